@@ -1,0 +1,35 @@
+"""The three ways in which Layermark says no."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """The request was wrong: one line that says what was received, what was expected, what to type."""
+
+
+class Unsupported(Exception):
+    """The request was right but this runtime cannot do it; becomes a `skipped` outcome with the reason."""
+
+
+class WorkerFailed(Exception):
+    """A worker crashed, raised, hung or ran out of memory; `log` holds the last lines it wrote."""
+
+    def __init__(self, reason: str, log: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.log = log
+
+
+def unknown(kind: str, received: str, known: Iterable[str]) -> UserError:
+    """The error for a name that does not exist, with the nearest names that do.
+
+    >>> str(unknown("workload", "lstn", ["lstm", "gru"]))
+    "unknown workload 'lstn'; did you mean lstm? known: gru, lstm"
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(received, names, n=3)
+    hint = f"did you mean {', '.join(near)}? " if near else ""
+    return UserError(f"unknown {kind} {received!r}; {hint}known: {', '.join(names)}")

@@ -1,0 +1,153 @@
+"""One record says everything: what is measured (`Spec`), over how many processes (`Plan`), and how (`Protocol`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from layermark.errors import UserError
+from layermark.options import byte_count, integer, option, positive_float, seconds
+
+MODES = ("infer", "eval", "train")
+PRECISIONS = ("32.32", "16.32", "16.16", "bf16.32", "bf16.bf16")
+
+# Specs that differ only in these are measured against each other, in alternation.
+COMPARED = ("backend", "execution", "formulation", "precision")
+
+VALUES = ("random", "zero-inputs", "zeros", "counting")
+
+# Fields that came after the first release: at their defaults they are left out of the keys, which stay as they were.
+_LATER = {"values": "random"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a measurement is spread: instances x replicas x stages, and micro-batches through the stages."""
+
+    instances: int = 1
+    replicas: int = 1
+    stages: int = 1
+    micro_batches: int = 1
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            if getattr(self, item.name) < 1:
+                raise UserError(f"plan {item.name}={getattr(self, item.name)}: expected at least 1")
+        if self.replicas % self.instances:
+            raise UserError(
+                f"{self.replicas} replicas cannot be shared by {self.instances} instances; "
+                f"set replicas to a multiple of {self.instances}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """A complete description of one measurement. Equal specs have equal keys, in every process and release."""
+
+    workload: str
+    backend: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    mode: str = option("infer", choices=MODES, help="forward; forward and loss; forward, backward and update")
+    batch_size: int = option(0, parse=integer(1), help="items in one batch (default: the workload's own)")
+    precision: str = option("32.32", choices=PRECISIONS, help="compute type . stored-weight type")
+    device: str = option("cpu", help="where the program runs")
+    data: str = option(
+        "synthetic",
+        choices=("synthetic", "generated"),
+        help="resident on the device, or copied from the host per batch",
+    )
+    values: str = option(
+        "random",
+        choices=VALUES,
+        help="random; inputs of zeros; inputs, targets and weights of zeros; each input filled with its number",
+    )
+    batches_per_step: int = option(1, parse=integer(1), help="batches run per call, without synchronisation inside")
+    execution: str = option("auto", help="eager, compile, ... or auto: the better of a short trial, recorded")
+    formulation: str = option(
+        "library", choices=("library", "tuned"), help="the framework's documented layer, or the expert's way around"
+    )
+    loss: str = option("target", choices=("target", "seed"), help="against random targets, or the seed documents' loss")
+    threads: int = option(
+        0, parse=integer(1), help="thread budget of every runtime (default: every CPU of this process)"
+    )
+    ring: int = option(4, parse=integer(2), help="how many different inputs the program walks through")
+    cache: str = option("warm", choices=("warm", "cold"), help="cold evicts the CPU caches between calls")
+    subnormals: str = option(
+        "flush", choices=("flush", "keep"), help="flush subnormal numbers to zero, or compute them"
+    )
+    allocator: str = option(
+        "retain", choices=("retain", "default"), help="keep freed memory mapped, or glibc's defaults"
+    )
+    learning_rate: float = option(0.01, parse=positive_float, help="rate of the SGD step in training")
+    seed: int = option(42, parse=integer(0), help="seed of weights, inputs and targets")
+    plan: Plan = field(default_factory=Plan)
+
+    def __post_init__(self) -> None:
+        frozen = {name: _plain(value) for name, value in sorted(self.params.items())}
+        object.__setattr__(self, "params", MappingProxyType(frozen))
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @property
+    def key(self) -> str:
+        """A short stable name of everything in this record."""
+        return _digest(self._identity())
+
+    @property
+    def group(self) -> str:
+        """The name of the comparison group: everything but backend, execution, formulation and precision."""
+        return _digest({name: value for name, value in self._identity().items() if name not in COMPARED})
+
+    def _identity(self) -> dict[str, Any]:
+        return {name: value for name, value in self.to_json().items() if value != _LATER.get(name)}
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary that `from_json` reads back."""
+        doc = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        return doc | {
+            "params": {name: list(v) if isinstance(v, tuple) else v for name, v in self.params.items()},
+            "plan": dataclasses.asdict(self.plan),
+        }
+
+    @classmethod
+    def from_json(cls, doc: Mapping[str, Any]) -> Spec:
+        """The record that `to_json` wrote."""
+        return cls(**{**doc, "plan": Plan(**doc["plan"])})
+
+    def replace(self, **changes: Any) -> Spec:
+        """This record with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """How long, how many, which stop rule, which checks."""
+
+    precision_goal: float = option(
+        0.01, parse=positive_float, axis=False, help="stop when the 95 %% interval is within +- this share"
+    )
+    time_box: float = option(10.0, parse=seconds, axis=False, help="longest timed work per measurement")
+    block: float = option(0.3, parse=seconds, axis=False, help="shortest block of one worker in the alternation")
+    min_blocks: int = option(6, parse=integer(3), axis=False, help="blocks before the stop rule is asked")
+    min_steps: int = option(5, parse=integer(1), axis=False, help="steps that a block has at least")
+    timeout: float = option(600.0, parse=seconds, axis=False, help="a worker silent for longer has failed")
+    memory_limit: int = option(0, parse=byte_count, axis=False, help="address space of a worker (default: no limit)")
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary of the fields."""
+        return dataclasses.asdict(self)
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _digest(doc: Mapping[str, Any]) -> str:
+    text = json.dumps(doc, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,62 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from layermark.errors import UserError
+from layermark.spec import COMPARED, Plan, Protocol, Spec
+
+# Stored results are found by this name: a change of it needs a migration of the store.
+KEY = "44203e84eb2fd8bb"
+
+SPEC = Spec(workload="dense", backend="torch", batch_size=4, threads=2, params={"size": (3, 5), "bias": True})
+
+
+def test_json_and_back() -> None:
+    assert Spec.from_json(json.loads(json.dumps(SPEC.to_json()))) == SPEC
+
+
+def test_params_are_sorted_frozen_and_hashable() -> None:
+    twin = Spec(workload="dense", backend="torch", batch_size=4, threads=2, params={"bias": True, "size": [3, 5]})
+    assert twin == SPEC
+    assert {twin, SPEC} == {SPEC}
+    with pytest.raises(TypeError):
+        SPEC.params["bias"] = False  # type: ignore[index]
+
+
+def test_key_is_the_same_in_another_process() -> None:
+    code = f"from layermark.spec import Spec; print(Spec.from_json({SPEC.to_json()!r}).key)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == SPEC.key
+
+
+def test_key_is_the_same_in_every_release() -> None:
+    assert Spec(workload="dense", backend="torch", batch_size=1, threads=1).key == KEY
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_group_ignores_what_is_compared(name: str) -> None:
+    other = SPEC.replace(**{name: "other"})
+    assert other.group == SPEC.group
+    assert other.key != SPEC.key
+
+
+def test_group_depends_on_everything_else() -> None:
+    others = [
+        SPEC.replace(batch_size=5),
+        SPEC.replace(mode="train"),
+        SPEC.replace(params={"size": (5, 3), "bias": True}),
+    ]
+    assert len({SPEC.group, *(other.group for other in others)}) == 4
+
+
+def test_plan_names_the_number_that_is_wrong() -> None:
+    with pytest.raises(UserError, match="plan stages=0: expected at least 1"):
+        Plan(stages=0)
+    with pytest.raises(UserError, match="3 replicas cannot be shared by 2 instances; set replicas to a multiple of 2"):
+        Plan(replicas=3, instances=2)
+
+
+def test_protocol_is_plain() -> None:
+    assert json.loads(json.dumps(Protocol(time_box=2.0).to_json()))["time_box"] == 2.0
