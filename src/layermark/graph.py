@@ -1,0 +1,230 @@
+"""The network, described once: a list of named operations that knows its shapes, parameters and work."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+
+from layermark.errors import UserError, unknown
+from layermark.laws import Shape
+from layermark.ops import Conv2d, Dense, Input, Norm, Op
+from layermark.ops.base import Parameter
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation under a name, reading the outputs of earlier nodes."""
+
+    name: str
+    op: Op
+    inputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in execution order, and the names of those whose values are the result.
+
+    `aliases` maps further names (of the seeds' two vocabularies) to the node that begins there.
+    """
+
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for node in self.nodes:
+            missing = [name for name in node.inputs if name not in seen]
+            if missing:
+                raise UserError(f"node {node.name!r} reads {missing[0]!r}, which no earlier node makes")
+            if node.name in seen:
+                raise UserError(f"two nodes are called {node.name!r}")
+            seen.add(node.name)
+        for name in self.outputs:
+            if name not in seen:
+                raise unknown("output", name, seen)
+        _ = self.shapes  # a graph whose shapes do not fit cannot exist
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Node]:
+        """Every node under its name."""
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def inputs(self) -> Mapping[str, Input]:
+        """What the graph is fed with: data, targets and masks."""
+        return {node.name: node.op for node in self.nodes if isinstance(node.op, Input)}
+
+    @cached_property
+    def shapes(self) -> Mapping[str, Shape]:
+        """The output shape of every node."""
+        shapes: dict[str, Shape] = {}
+        for node in self.nodes:
+            shapes[node.name] = node.op.shape(*(shapes[name] for name in node.inputs))
+        return shapes
+
+    def input_shapes(self, node: Node) -> tuple[Shape, ...]:
+        """The shapes that a node reads."""
+        return tuple(self.shapes[name] for name in node.inputs)
+
+    @cached_property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Every parameter under `node/name`, in execution order."""
+        return {
+            f"{node.name}/{name}": parameter
+            for node in self.nodes
+            for name, parameter in node.op.parameters(*self.input_shapes(node)).items()
+        }
+
+    @cached_property
+    def parameter_count(self) -> int:
+        """Trainable elements."""
+        return sum(each.count for each in self.parameters.values() if each.trainable)
+
+    @cached_property
+    def macs(self) -> int:
+        """Multiply-adds of one forward pass over the batch."""
+        return sum(node.op.macs(*self.input_shapes(node)) for node in self.nodes)
+
+    @cached_property
+    def batch_axes(self) -> Mapping[str, int]:
+        """Where the batch is in the output of every node."""
+        axes: dict[str, int] = {}
+        for node in self.nodes:
+            axes[node.name] = node.op.batch_axis(*(axes[name] for name in node.inputs))
+        return axes
+
+    @cached_property
+    def needs_gradient(self) -> frozenset[str]:
+        """Nodes whose output depends on a trainable parameter; graph inputs never do."""
+        needing: set[str] = set()
+        for node in self.nodes:
+            own = any(p.trainable for p in node.op.parameters(*self.input_shapes(node)).values())
+            if own or any(name in needing for name in node.inputs):
+                needing.add(node.name)
+        return frozenset(needing)
+
+    def flops(self, mode: str) -> int:
+        """Exact scalar operations of one batch: forward; in training also backward and the update."""
+        forward = sum(node.op.flops(*self.input_shapes(node)) for node in self.nodes)
+        if mode != "train":
+            return forward
+        backward = sum(
+            node.op.backward_flops(
+                *self.input_shapes(node), to_inputs=any(name in self.needs_gradient for name in node.inputs)
+            )
+            for node in self.nodes
+            if node.name in self.needs_gradient
+        )
+        return forward + backward + self._meetings + 2 * self.parameter_count
+
+    @property
+    def _meetings(self) -> int:
+        # A node that several nodes read receives as many gradients, and adds them up.
+        readings = Counter(name for node in self.nodes for name in node.inputs if name in self.needs_gradient)
+        return sum((count - 1) * math.prod(self.shapes[name]) for name, count in readings.items())
+
+    def compulsory_bytes(self, mode: str, compute_bytes: int = 4, weight_bytes: int = 4) -> int:
+        """Bytes that must move once per call: inputs, parameters and outputs; in training parameters twice."""
+        fed = sum(math.prod(op.dims) * (op.item_bytes or compute_bytes) for op in self.inputs.values())
+        held = sum(each.count for each in self.parameters.values()) * weight_bytes
+        made = sum(math.prod(self.shapes[name]) for name in self.outputs) * compute_bytes
+        return fed + held * (2 if mode == "train" else 1) + made
+
+    @cached_property
+    def splits(self) -> tuple[str, ...]:
+        """Every name at which the graph may be cut, aliases included."""
+        work = [node for node in self.nodes if not isinstance(node.op, Input)]
+        legal = {node.name for node in work[1:] if self._beginning(node) != work[0]}
+        return tuple(sorted(legal | {alias for alias, name in self.aliases.items() if name in legal}))
+
+    def cut(self, names: Sequence[str]) -> tuple[Graph, ...]:
+        """Stages that follow each other; each named node begins one.
+
+        A stage's inputs and outputs are the live tensors at its two ends: a cut inside a residual
+        block carries two, and a stage hands on what only later stages read. What the graph itself is fed
+        with enters at each stage that reads it; a result of the graph leaves at the stage that makes it.
+        A batch norm that can be folded into the convolution before it is never parted from it: the
+        cut moves up to the convolution.
+        """
+        marks = sorted({self._boundary(name) for name in names})
+        if len(marks) != len(names):
+            raise UserError(f"cut at {', '.join(names)}: two of these names begin the same stage; leave one out")
+        return tuple(self._stage(first, last) for first, last in pairwise([0, *marks, len(self.nodes)]))
+
+    def _boundary(self, name: str) -> int:
+        if name not in self.splits:
+            raise unknown("split", name, self.splits)
+        return self.nodes.index(self._beginning(self.by_name[self.aliases.get(name, name)]))
+
+    def _beginning(self, node: Node) -> Node:
+        folds = isinstance(node.op, Norm) and node.op.kind == "batch" and self._folds(node.inputs[0])
+        return self.by_name[node.inputs[0]] if folds else node
+
+    def _folds(self, name: str) -> bool:
+        readers = [node for node in self.nodes if name in node.inputs]
+        linear = isinstance(self.by_name[name].op, Conv2d | Dense)
+        return linear and len(readers) == 1 and name not in self.outputs
+
+    def _stage(self, first: int, last: int) -> Graph:
+        own = tuple(node for node in self.nodes[first:last] if not isinstance(node.op, Input))
+        made, read = {node.name for node in own}, {name for node in own for name in node.inputs}
+        fed = (read & set(self.inputs)) | self._live(first)
+        feeds = tuple(self._feed(node.name) for node in self.nodes if node.name in fed)
+        kept = self._live(last) | (made & set(self.outputs))
+        aliases = {alias: name for alias, name in self.aliases.items() if name in made}
+        return Graph(feeds + own, tuple(node.name for node in self.nodes if node.name in kept), aliases)
+
+    def _live(self, index: int) -> set[str]:
+        """What is made before a place and read after it; the graph's own inputs are fed where they are read."""
+        made = {node.name for node in self.nodes[:index] if not isinstance(node.op, Input)}
+        return made & {name for node in self.nodes[index:] for name in node.inputs}
+
+    def _feed(self, name: str) -> Node:
+        op = self.by_name[name].op
+        if isinstance(op, Input):
+            return Node(name, op)
+        return Node(name, Input(self.shapes[name], role="live", batch=self.batch_axes[name]))
+
+    def with_outputs(self, *names: str) -> Graph:
+        """The same nodes with other results."""
+        return replace(self, outputs=names)
+
+
+class Builder:
+    """Writes a graph node by node; each call returns the name of the node it added.
+
+    >>> from layermark.ops import Dense
+    >>> build = Builder()
+    >>> x = build.input("x", (32, 16))
+    >>> build.graph(build.add("dense", Dense(8), x)).shapes["dense"]
+    (32, 8)
+    """
+
+    def __init__(self) -> None:
+        self._nodes: list[Node] = []
+        self._aliases: dict[str, str] = {}
+
+    def input(self, name: str, dims: Shape, **facts: object) -> str:
+        """Add something the graph is fed with."""
+        return self.add(name, Input(dims, **facts))  # type: ignore[arg-type]
+
+    def add(self, name: str, op: Op, *inputs: str) -> str:
+        """Add an operation that reads these nodes."""
+        self._nodes.append(Node(name, op, inputs))
+        return name
+
+    def alias(self, name: str, node: str) -> None:
+        """Another name for the node that begins here."""
+        self._aliases[name] = node
+
+    def graph(self, *outputs: str) -> Graph:
+        """The finished graph."""
+        return Graph(tuple(self._nodes), outputs, dict(self._aliases))
