@@ -1,0 +1,106 @@
+"""What a workload is: its own options, and the graph that they describe."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from layermark import registry
+from layermark.graph import Graph
+from layermark.laws import stream
+from layermark.ops import Input
+from layermark.spec import Spec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class Task:
+    """A graph with everything a run needs besides it: the values it is fed with, and what counts as an item."""
+
+    graph: Graph
+    seed: int
+    items: int
+    """Items in one batch."""
+    values: str = "random"
+
+    def flops(self, mode: str) -> int:
+        """Exact scalar operations of one batch."""
+        return self.graph.flops(mode)
+
+    def compulsory_bytes(self, mode: str, compute_bytes: int = 4, weight_bytes: int = 4) -> int:
+        """Bytes that one batch must move at least."""
+        return self.graph.compulsory_bytes(mode, compute_bytes, weight_bytes)
+
+    def memory_bytes(self, mode: str, ring: int) -> int:
+        """A rough upper estimate of what a program holds: its ring, its weights and its activations."""
+        activations = 4 * sum(math.prod(shape) for shape in self.graph.shapes.values())
+        fed = 4 * sum(math.prod(op.dims) for op in self.graph.inputs.values())
+        held = 4 * sum(each.count for each in self.graph.parameters.values())
+        return ring * fed + 4 * held + activations * (3 if mode == "train" else 2)
+
+    def weights(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The initial parameters; the same on every backend."""
+        drawn = {
+            name: parameter.law.draw(stream(self.seed, "weight", name), parameter.shape)
+            for name, parameter in self.graph.parameters.items()
+        }
+        return {name: each * 0 for name, each in drawn.items()} if self.values == "zeros" else drawn
+
+    def batch(self, index: int) -> dict[str, np.ndarray[Any, Any]]:
+        """Inputs and targets number `index` of the ring; the same on every backend."""
+        drawn = {
+            name: op.law.draw(stream(self.seed, "input", name, index), op.dims)
+            for name, op in self.graph.inputs.items()
+        }
+        return {name: self._valued(self.graph.inputs[name], each, index) for name, each in drawn.items()}
+
+    def _valued(self, op: Input, drawn: np.ndarray[Any, Any], index: int) -> np.ndarray[Any, Any]:
+        """What an input holds instead of what was drawn; distributions stay, since zeros do not add up to one."""
+        if self.values == "random" or (op.role == "target" and self.values != "zeros") or op.role == "mask":
+            return drawn
+        if op.role == "target" and getattr(op.law, "sums_to_one", False):
+            return drawn
+        return drawn * 0 + (index if self.values == "counting" else 0)
+
+
+class Workload(ABC):
+    """A layer or model under a name. `Params` holds its own options and their defaults."""
+
+    summary: ClassVar[str]
+    item: ClassVar[str]
+    default_batch_size: ClassVar[int] = 1
+    Params: ClassVar[type]
+
+    @abstractmethod
+    def graph(self, params: Any, *, batch_size: int, mode: str, loss: str) -> Graph:
+        """The network for these options; outputs are (y), (y, loss) or (loss) in infer, eval and train."""
+
+    def items(self, params: Any, batch_size: int) -> int:
+        """How many items one batch counts for."""
+        return batch_size
+
+
+def workload(name: str) -> Workload:
+    """The workload of this name."""
+    found: Workload = registry.find("workloads", name).WORKLOAD
+    return found
+
+
+def task(spec: Spec, batch_size: int | None = None) -> Task:
+    """The task that a spec describes; another batch size gives the same network for fewer items."""
+    found = workload(spec.workload)
+    params = found.Params(**spec.params)
+    batch = batch_size or spec.batch_size
+    graph = found.graph(params, batch_size=batch, mode=spec.mode, loss=spec.loss)
+    return Task(graph, spec.seed, found.items(params, batch), spec.values)
+
+
+def default_params(found: Workload) -> Mapping[str, Any]:
+    """Every option of a workload with its default."""
+    return dataclasses.asdict(found.Params())

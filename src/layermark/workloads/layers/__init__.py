@@ -1,0 +1,1 @@
+"""Layer benchmarks: every module here is a workload under its own name."""
