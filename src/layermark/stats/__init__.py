@@ -1,0 +1,50 @@
+"""Pure functions: samples -> metrics, intervals, comparisons, warnings."""
+
+from layermark.stats.ceiling import ceiling_facts, efficiency, impossible
+from layermark.stats.compare import (
+    MIN_STARTS,
+    START_SPREAD,
+    Verdict,
+    compare_documents,
+    compare_starts,
+    fastest,
+    margin,
+    noise_floor,
+    winner,
+    winner_document,
+)
+from layermark.stats.derive import DERIVED_VERSION, KEYS, document, finite, samples
+from layermark.stats.doubts import Outliers, causes, doubts, outliers
+from layermark.stats.rates import Interval, latency_ms, rates, settled, sustained, throughput
+
+__all__ = [
+    "DERIVED_VERSION",
+    "KEYS",
+    "MIN_STARTS",
+    "START_SPREAD",
+    "Interval",
+    "Outliers",
+    "Verdict",
+    "causes",
+    "ceiling_facts",
+    "compare_documents",
+    "compare_documents",
+    "compare_starts",
+    "document",
+    "doubts",
+    "efficiency",
+    "fastest",
+    "finite",
+    "impossible",
+    "latency_ms",
+    "margin",
+    "noise_floor",
+    "outliers",
+    "rates",
+    "samples",
+    "settled",
+    "sustained",
+    "throughput",
+    "winner",
+    "winner_document",
+]

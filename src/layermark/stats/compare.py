@@ -1,0 +1,273 @@
+"""Which is faster: never below the noise of the run, and never without the variance between starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, Literal
+
+import numpy as np
+
+from layermark.errors import UserError
+from layermark.outcome import Run
+from layermark.stats.rates import RESAMPLES, Array, rates, throughput, timed_blocks
+
+START_SPREAD = 0.012
+"""How far two starts of one program lie apart in 95 of 100 cases, where this machine has not told yet."""
+
+MIN_STARTS = 3
+MIN_ROUNDS = 3
+
+_SEED = 20240301
+_PAIR_95 = 1.96 * math.sqrt(2)
+# The assumed spread weighs as much as this many degrees of freedom: three starts a side give only four.
+_PRIOR_DF = 8
+_CLIP = 1.5
+_FIT_STEPS = 4
+_MAD_TO_SIGMA = 1.4826
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The answer of `compare`, B relative to A: `ratio` is the rate of B over that of A, within `low` and `high`."""
+
+    answer: Literal["faster", "slower", "cannot tell"]
+    ratio: float
+    low: float
+    high: float
+    noise_floor: float
+    """The smallest difference that this comparison could have told."""
+    starts: tuple[int, int]
+    rounds: int
+    spread: float | None
+    """How far two starts of one program lie apart in 95 of 100 cases: what was assumed, corrected by what was seen."""
+    confidence: float = 0.99
+
+
+def noise_floor(runs: Sequence[Run]) -> float | None:
+    """The largest A/A difference in a group: each run's blocks against each other, as if they were two programs.
+
+    Even and odd blocks are resampled as pairs of neighbours, so that drift cancels as it does between
+    runs that alternate. Half the blocks a side makes the floor an upper bound. None with fewer than four blocks.
+    """
+    floors = [_own_floor(rates(timed_blocks(run.blocks), run.items_per_batch)) for run in runs]
+    known = [floor for floor in floors if floor is not None]
+    return max(known, default=None)
+
+
+def _own_floor(rate: Array) -> float | None:
+    pairs = len(rate) // 2
+    if pairs < 2:
+        return None
+    halves = rate[: 2 * pairs].reshape(pairs, 2)
+    chosen = np.random.default_rng(_SEED).integers(0, pairs, (RESAMPLES, pairs))
+    medians = np.median(halves[chosen], axis=1)
+    return float(np.quantile(np.abs(medians[:, 0] / medians[:, 1] - 1), 0.95))
+
+
+def winner(runs: Sequence[Run], noise_floor: float | None, start_spread: float | None = None) -> int | None:
+    """The run that is faster than every other beyond noise floor plus start-to-start spread, or None.
+
+    Without a noise floor nothing can be told; runs on different clocks are never compared.
+    """
+    if len({run.clock for run in runs}) > 1:
+        return None
+    found = [throughput(run.blocks, run.items_per_batch) for run in runs]
+    return fastest([each.value if each else None for each in found], noise_floor, start_spread)
+
+
+def winner_document(documents: Sequence[Mapping[str, Any]], start_spread: float | None = None) -> int | None:
+    """The same answer from the result documents of one comparison group."""
+    if len({each["settings"].get("clock") for each in documents}) > 1:
+        return None
+    floors = [each["noise_floor"] for each in documents]
+    floor = None if None in floors else max(floors, default=None)
+    return fastest([each["throughput"]["value"] for each in documents], floor, start_spread)
+
+
+def fastest(values: Sequence[float | None], floor: float | None, start_spread: float | None = None) -> int | None:
+    """Index of the value above all others by more than `margin`; None with fewer than two values or a missing one."""
+    known = [value for value in values if value is not None]
+    if floor is None or len(known) < 2 or len(known) < len(values):
+        return None
+    order = np.argsort(known)
+    best, second = int(order[-1]), int(order[-2])
+    return best if known[best] > known[second] * (1 + margin(floor, start_spread)) else None
+
+
+def margin(floor: float, start_spread: float | None = None) -> float:
+    """What a difference between two runs of one start each must exceed."""
+    return floor + (START_SPREAD if start_spread is None else start_spread)
+
+
+def compare_starts(
+    a: Sequence[Sequence[float]],
+    b: Sequence[Sequence[float]],
+    confidence: float = 0.99,
+    *,
+    floor: float = 0.0,
+    spread: float | None = None,
+) -> Verdict:
+    """Compare two programs by the block rates of several starts each, measured in alternation in rounds.
+
+    Entry i of every start belongs to round i; what a round has in common (drift) cancels. Rounds that
+    not every start has reached are left out. No difference up to `floor` is ever reported. `spread` is the
+    start-to-start spread known for this machine.
+    """
+    logs = _aligned(a, b)
+    shift, half, seen = judge(logs, len(a), confidence, spread)
+    d, h = float(shift), max(float(half), math.log1p(floor))
+    return Verdict(
+        answer=_answer(d, h),
+        ratio=math.exp(d),
+        low=math.exp(d - float(half)),
+        high=math.exp(d + float(half)),
+        noise_floor=math.expm1(h),
+        starts=(len(a), len(b)),
+        rounds=logs.shape[-1],
+        spread=float(seen),
+        confidence=confidence,
+    )
+
+
+def compare_documents(
+    a: Mapping[str, Any], b: Mapping[str, Any], spread: float | None = None, confidence: float = 0.99
+) -> Verdict:
+    """Compare two stored results of one start each, measured at different times.
+
+    Nothing cancels here: the intervals of both sides, the larger noise floor and the start-to-start spread all count.
+    """
+    if a["settings"].get("clock") != b["settings"].get("clock"):
+        raise UserError("a simulated clock never meets a measured one: the two results cannot be compared")
+    shift = math.log(b["throughput"]["value"] / a["throughput"]["value"])
+    floor = max(each["noise_floor"] or 0.0 for each in (a, b))
+    scale = NormalDist().inv_cdf((1 + confidence) / 2) / NormalDist().inv_cdf(0.975)
+    noise = scale * math.hypot(_log_half_width(a), _log_half_width(b))
+    half = math.log1p(margin(max(floor, math.expm1(noise)), spread))
+    return Verdict(
+        answer=_answer(shift, half),
+        ratio=math.exp(shift),
+        low=math.exp(shift - half),
+        high=math.exp(shift + half),
+        noise_floor=math.expm1(half),
+        starts=(1, 1),
+        rounds=min(_block_count(a), _block_count(b)),
+        spread=None,
+        confidence=confidence,
+    )
+
+
+def _answer(shift: float, half: float) -> Literal["faster", "slower", "cannot tell"]:
+    if abs(shift) <= half:
+        return "cannot tell"
+    return "faster" if shift > 0 else "slower"
+
+
+def _log_half_width(document: Mapping[str, Any]) -> float:
+    rate = document["throughput"]
+    if rate["low"] is None or rate["high"] is None:
+        raise UserError("a result of one block has no interval and cannot be compared; measure it for longer")
+    return max(math.log(rate["high"] / rate["value"]), math.log(rate["value"] / rate["low"]))
+
+
+def _block_count(document: Mapping[str, Any]) -> int:
+    return len({sample["block"] for sample in document["samples"]})
+
+
+def compare_documents(a: Mapping[str, Any], b: Mapping[str, Any], spread: float | None = None) -> Verdict:
+    """Compare two stored results of one start each, B relative to A.
+
+    They were not measured in alternation, so only a difference beyond both noise floors, both intervals and
+    the start-to-start spread is told.
+    """
+    ratio = b["throughput"]["value"] / a["throughput"]["value"]
+    floors = [each["noise_floor"] or 0.0 for each in (a, b)]
+    least = margin(sum(floors), spread)
+    low = b["throughput"]["low"] / a["throughput"]["high"] / (1 + least)
+    high = b["throughput"]["high"] / a["throughput"]["low"] * (1 + least)
+    return Verdict(
+        answer="faster" if low > 1 else "slower" if high < 1 else "cannot tell",
+        ratio=ratio,
+        low=low,
+        high=high,
+        noise_floor=least,
+        starts=(1, 1),
+        rounds=min(len({each["block"] for each in doc["samples"]}) for doc in (a, b)),
+        spread=START_SPREAD if spread is None else spread,
+    )
+
+
+def judge(logs: Array, count_a: int, confidence: float, spread: float | None = None) -> tuple[Array, Array, Array]:
+    """Shift of B's log rate, half-width of its interval, and the start-to-start spread as corrected by these starts.
+
+    `logs` is (..., starts, rounds) with A's starts first; leading axes are separate comparisons.
+
+    The variance of a start's centre is estimated from the starts themselves (few degrees of freedom) and, as a
+    prior, from the blocks (many) plus the spread assumed between starts; whichever is larger counts.
+    """
+    centres, block_variance = _fit(logs)
+    count_b, rounds = logs.shape[-2] - count_a, logs.shape[-1]
+    sides = centres[..., :count_a], centres[..., count_a:]
+    df = count_a + count_b - 2
+    between = sum(np.var(side, axis=-1) * side.shape[-1] for side in sides) / df
+    within = block_variance / rounds
+    assumed = (START_SPREAD if spread is None else spread) / _PAIR_95
+    pooled = (_PRIOR_DF * (within + assumed**2) + df * between) / (_PRIOR_DF + df)
+    error = np.sqrt(np.maximum(pooled, between) * (1 / count_a + 1 / count_b))
+    shift = sides[1].mean(axis=-1) - sides[0].mean(axis=-1)
+    # Moderated by the prior: a few starts alike by chance must not be recorded as a machine without spread.
+    seen = (_PRIOR_DF * assumed**2 + df * np.maximum(between - within, 0)) / (_PRIOR_DF + df)
+    return shift, student_quantile((1 + confidence) / 2, _PRIOR_DF + df) * error, _PAIR_95 * np.sqrt(seen)
+
+
+def _aligned(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> Array:
+    rounds = min((len(start) for start in (*a, *b)), default=0)
+    if min(len(a), len(b)) < MIN_STARTS or rounds < MIN_ROUNDS:
+        raise UserError(
+            f"compare needs {MIN_STARTS} starts a side and {MIN_ROUNDS} rounds; received {len(a)} and {len(b)} starts, "
+            f"{rounds} rounds; measure longer"
+        )
+    found: Array = np.array([start[:rounds] for start in (*a, *b)], dtype=float)
+    if not (np.isfinite(found).all() and found.min() > 0):
+        raise UserError("compare needs rates above zero; a block was timed with no rate")
+    return np.asarray(np.log(found))
+
+
+def _fit(logs: Array) -> tuple[Array, Array]:
+    """Robust centres of the starts without what rounds have in common, and the variance of a block around them.
+
+    Additive fit (start + round) by Huber's pseudo-values: residuals are clipped, then fitted again by means.
+    """
+    starts, rounds = logs.shape[-2:]
+    freedom = (starts - 1) * (rounds - 1) / (starts * rounds)
+    by_round = np.median(logs, axis=-2, keepdims=True)
+    by_start = np.median(logs - by_round, axis=-1, keepdims=True)
+    for _ in range(_FIT_STEPS):
+        residual = logs - by_start - by_round
+        sigma = _MAD_TO_SIGMA * np.median(np.abs(residual), axis=(-2, -1), keepdims=True) / math.sqrt(freedom)
+        clipped = np.clip(residual, -_CLIP * sigma, _CLIP * sigma)
+        pseudo = by_start + by_round + clipped
+        by_round = pseudo.mean(axis=-2, keepdims=True)
+        by_start = (pseudo - by_round).mean(axis=-1, keepdims=True)
+    kept = (clipped == residual).mean(axis=(-2, -1))
+    variance = ((pseudo - by_start - by_round) ** 2).mean(axis=(-2, -1)) / freedom / kept**2
+    return by_start[..., 0], variance
+
+
+def student_quantile(probability: float, df: float) -> float:
+    """Quantile of Student's t by the Cornish-Fisher expansion (Abramowitz and Stegun 26.7.5), good from 4 df on.
+
+    >>> round(student_quantile(0.995, 12), 2)
+    3.05
+    """
+    z = NormalDist().inv_cdf(probability)
+    square = z * z
+    terms = (
+        (square + 1) * z / 4,
+        ((5 * square + 16) * square + 3) * z / 96,
+        (((3 * square + 19) * square + 17) * square - 15) * z / 384,
+        ((((79 * square + 776) * square + 1482) * square - 1920) * square - 945) * z / 92160,
+    )
+    return z + sum(term / df ** (power + 1) for power, term in enumerate(terms))

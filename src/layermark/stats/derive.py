@@ -1,0 +1,183 @@
+"""From an outcome to the result document that `--json` prints and reports read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from layermark.outcome import SCHEMA_VERSION, Failed, Outcome, Run, Skipped, Verification
+from layermark.stats.ceiling import ceiling_facts, efficiency, impossible
+from layermark.stats.doubts import doubts
+from layermark.stats.rates import SAMPLES_NEEDED, Interval, latency_ms, sustained, throughput
+
+DERIVED_VERSION = 1
+"""Raised whenever the same samples would give another document; the store then derives again."""
+
+GOAL = 0.01
+_INTERVAL = ("value", "low", "high")
+_VERIFIED = ("ok", "max_error", "tolerance", "against", "worst", "reason")
+_SPEC_SETTINGS = ("execution", "formulation", "loss", "subnormals", "allocator")
+_TOLD_SETTINGS = ("layout", "compute_type", "output_type", "clock")
+
+
+def document(
+    outcome: Outcome,
+    *,
+    session: str,
+    rank: int = 0,
+    noise_floor: float | None = None,
+    command: str = "",
+    goal: float = GOAL,
+) -> dict[str, Any]:
+    """The result document. Every status has the same keys; what is missing is None. `goal` is the stop rule's."""
+    head = {"schema": SCHEMA_VERSION, "session": session, "group": outcome.spec.group, "rank": rank}
+    body = _run_body(outcome, goal) if isinstance(outcome, Run) else _empty_body(outcome)
+    tail = {"noise_floor": noise_floor, "command": command}
+    found: dict[str, Any] = finite(head | body | tail)
+    return {name: found[name] for name in KEYS}
+
+
+def samples(run: Run) -> list[dict[str, Any]]:
+    """Every timed sample, with the block it belongs to."""
+    return [
+        {"block": index, "batches": block.batches, "items": block.batches * run.items_per_batch, "seconds": each / 1e9}
+        for index, block in enumerate(run.blocks)
+        for each in block.samples_ns
+    ]
+
+
+def finite(value: Any) -> Any:
+    """The same plain value with None for what JSON cannot say (infinities and not-a-number)."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(name): finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return value
+
+
+KEYS = (
+    "schema",
+    "session",
+    "group",
+    "rank",
+    "status",
+    "reason",
+    "spec",
+    "settings",
+    "throughput",
+    "sustained",
+    "latency_ms",
+    "compile_s",
+    "timings_s",
+    "memory",
+    "efficiency",
+    "impossible",
+    "ceiling",
+    "noise_floor",
+    "verified",
+    "samples",
+    "environment",
+    "command",
+    "warnings",
+    "log",
+)
+
+
+def _run_body(run: Run, goal: float) -> dict[str, Any]:
+    rate = throughput(run.blocks, run.items_per_batch)
+    above = _above_ceiling(run, rate)
+    reasons = _reasons(run, rate, above)
+    unit = {"unit": _unit(run.item)}
+    return {
+        "status": "failed" if reasons else "ok",
+        "reason": "; ".join(reasons),
+        "spec": run.spec.to_json(),
+        "settings": _settings(run.spec.to_json(), {"clock": run.clock, **run.settings}),
+        "throughput": _numbers(rate) | unit,
+        "sustained": _numbers(sustained(run.blocks, run.items_per_batch)) | unit,
+        "latency_ms": latency_ms(run.blocks),
+        "compile_s": run.timings_s.get("compile"),
+        "timings_s": dict(run.timings_s),
+        "memory": {"peak_rss_bytes": None, **run.memory},
+        "efficiency": efficiency(rate.value / run.items_per_batch, run.ceiling) if rate and run.ceiling else None,
+        "impossible": above,
+        "ceiling": ceiling_facts(run.ceiling),
+        "verified": _verified(run.verified),
+        "samples": samples(run),
+        "environment": dict(run.environment),
+        "warnings": [*run.warnings, *doubts(run, goal)],
+        "log": None,
+    }
+
+
+def _empty_body(outcome: Skipped | Failed) -> dict[str, Any]:
+    nothing = _numbers(None) | {"unit": None}
+    return {
+        "status": "skipped" if isinstance(outcome, Skipped) else "failed",
+        "reason": outcome.reason,
+        "spec": outcome.spec.to_json(),
+        "settings": _settings(outcome.spec.to_json(), {}),
+        "throughput": nothing,
+        "sustained": nothing,
+        "latency_ms": dict.fromkeys(SAMPLES_NEEDED),
+        "compile_s": None,
+        "timings_s": None,
+        "memory": {"peak_rss_bytes": None},
+        "efficiency": None,
+        "impossible": False,
+        "ceiling": ceiling_facts(None),
+        "verified": dict.fromkeys(_VERIFIED),
+        "samples": [],
+        "environment": None,
+        "warnings": [],
+        "log": outcome.log if isinstance(outcome, Failed) else None,
+    }
+
+
+def _above_ceiling(run: Run, rate: Interval | None) -> bool:
+    if rate is None or run.ceiling is None:
+        return False
+    low = None if rate.low is None else rate.low / run.items_per_batch
+    return impossible(Interval(rate.value / run.items_per_batch, low), run.ceiling)
+
+
+def _reasons(run: Run, rate: Interval | None, above: bool) -> list[str]:
+    reasons = list(run.faults)
+    if rate is None:
+        reasons.append("no block was timed")
+    if run.verified is not None and not run.verified.ok:
+        reasons.append(_wrong(run.verified))
+    if above:
+        reasons.append("impossible: faster than the ceiling that this machine reached in the same session")
+    return reasons
+
+
+def _wrong(verified: Verification) -> str:
+    where = f" at {verified.worst}" if verified.worst else ""
+    why = f" ({verified.reason})" if verified.reason else ""
+    return (
+        f"the results are wrong{where}: error {verified.max_error:.3g}, "
+        f"tolerance {verified.tolerance:.3g} against {verified.against}{why}"
+    )
+
+
+def _numbers(found: Interval | None) -> dict[str, float | None]:
+    return dict(zip(_INTERVAL, found or (None, None, None), strict=True))
+
+
+def _unit(item: str) -> str:
+    noun, space, rest = item.partition(" ")
+    return f"{noun if noun.endswith('s') else noun + 's'}{space}{rest}/s"
+
+
+def _settings(spec: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    """What really ran where the program told it, else what the spec asked for."""
+    asked = {name: spec[name] for name in _SPEC_SETTINGS} | {"cell": spec["params"].get("cell")}
+    return {**dict.fromkeys(_TOLD_SETTINGS), **asked, **told}
+
+
+def _verified(found: Verification | None) -> dict[str, Any]:
+    return {name: getattr(found, name, None) for name in _VERIFIED}
