@@ -1,0 +1,1 @@
+"""Runtimes: a file or a small package each. Only a worker imports the framework behind one."""

@@ -1,0 +1,153 @@
+"""What a backend is: it prepares a program from a task, or says why it cannot."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from layermark import registry
+from layermark.errors import Unsupported, UserError
+from layermark.spec import Spec
+from layermark.workloads.base import Task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+
+Arrays = Mapping[str, "np.ndarray[Any, Any]"]
+
+
+class Timeline(NamedTuple):
+    """When each batch was handed over and when it was done, in nanoseconds of the program's clock.
+
+    A runtime that cannot tell for every batch of a call gives one entry for the call.
+    """
+
+    handed_over: Sequence[int]
+    done: Sequence[int]
+
+
+class OperatorTime(NamedTuple):
+    """What one kind of operator took in a profile."""
+
+    operator: str
+    calls: int
+    seconds: float
+
+
+TRACE_FILE = "trace.json"
+"""What `Program.profile` calls its trace."""
+
+
+class Program(ABC):
+    """A prepared network. It walks a ring of inputs and never waits for anybody inside a call."""
+
+    clock: Callable[[], int] = staticmethod(time.perf_counter_ns)
+    clock_name: ClassVar[str] = "perf_counter"
+    learning_rate: float = 0.0
+
+    @property
+    @abstractmethod
+    def settings(self) -> Mapping[str, str]:
+        """What was really built: execution, layout, effective types, ..."""
+
+    @abstractmethod
+    def run(self, batches: int) -> Timeline:
+        """Run the next batches of the ring and return when the work is finished."""
+
+    @abstractmethod
+    def outputs(self) -> Arrays:
+        """The outputs of the last batch, under the graph's names, in the canonical layout."""
+
+    @abstractmethod
+    def load(self, weights: Arrays) -> None:
+        """Set the parameters (canonical names and layout) and go back to the ring's first input."""
+
+    @abstractmethod
+    def weights(self) -> Arrays:
+        """The parameters as they are now."""
+
+    def profile(self, folder: Path, batches: int) -> list[OperatorTime]:
+        """Run some batches under the runtime's profiler; answers the time of every kind of operator.
+
+        A trace in the form of chrome://tracing appears in the folder as `TRACE_FILE`.
+        """
+        raise Unsupported("this runtime has no profiler that Layermark knows")
+
+    def close(self) -> None:
+        """Let go of what the program holds."""
+
+
+class Backend(ABC):
+    """A runtime. The module that holds it imports no framework until `prepare` or `probe` is called."""
+
+    name: ClassVar[str]
+    package: ClassVar[str]
+    """What is imported; also what must be installed."""
+    extra: ClassVar[str] = ""
+    by_default: ClassVar[bool] = True
+    """Whether a request that names no backend includes this one."""
+    executions: ClassVar[tuple[str, ...]] = ("auto",)
+    """The words that `--execution` takes here."""
+    probes: ClassVar[bool] = False
+    """Whether `probe` can measure the machine's ceilings."""
+
+    @property
+    def installed(self) -> bool:
+        """Whether the framework is there, without importing it."""
+        return not self.package or importlib.util.find_spec(self.package) is not None
+
+    @property
+    def version(self) -> str:
+        """The installed version of the framework."""
+        return importlib.metadata.version(self.package) if self.package else ""
+
+    @property
+    def install_line(self) -> str:
+        """What to type when it is missing."""
+        return f"pip install 'layermark[{self.extra or self.name}]'"
+
+    def environment(self, spec: Spec) -> Mapping[str, str]:
+        """Variables of the worker's environment, set before anything is imported."""
+        return {}
+
+    def load(self) -> Mapping[str, str]:
+        """Import the framework and set its process-wide switches; answers the versions that matter."""
+        return {}
+
+    @abstractmethod
+    def prepare(self, spec: Spec, task: Task) -> Program:
+        """Build and compile the program, or raise `Unsupported` with the reason."""
+
+    def probe(self, spec: Spec) -> Probe | None:
+        """What this runtime can say about the machine's ceilings, if anything."""
+        return None
+
+    def reference_arrays(self) -> Any:
+        """An array module with automatic differentiation in float64 for the oracle, if the runtime has one."""
+        return None
+
+
+class Probe(ABC):
+    """Measures what the machine can do at best: arithmetic of one type, and bytes at one working-set size."""
+
+    @abstractmethod
+    def peak(self, seconds: float) -> float:
+        """Scalar operations per second of the best matrix product, over about this long."""
+
+    @abstractmethod
+    def bandwidth(self, working_set: int, seconds: float) -> float:
+        """Bytes per second that a simple kernel moves when it touches this many bytes again and again."""
+
+
+def backend(name: str) -> Backend:
+    """The backend of this name; its framework need not be installed."""
+    found = registry.find("backends", name).BACKEND
+    if not isinstance(found, Backend):
+        raise UserError(f"the plug-in for backend {name!r} holds no Backend")
+    return found

@@ -1,0 +1,62 @@
+"""PyTorch. This module imports no torch, so that a parent may ask about the backend for free."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from layermark.backends.base import Backend, Probe, Program
+from layermark.spec import Spec
+from layermark.workloads.base import Task
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+class TorchBackend(Backend):
+    """PyTorch on CPU (or CUDA where the build has it): eager or compiled by Inductor."""
+
+    name: ClassVar[str] = "torch"
+    package: ClassVar[str] = "torch"
+    executions: ClassVar[tuple[str, ...]] = ("auto", "eager", "compile")
+    probes: ClassVar[bool] = True
+
+    def environment(self, spec: Spec) -> Mapping[str, str]:
+        """One thread budget for OpenMP and MKL, no compile helpers left alive, and strict fp32 in oneDNN."""
+        threads = str(spec.threads or len(os.sched_getaffinity(0)))
+        return {
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            "ONEDNN_DEFAULT_FPMATH_MODE": "STRICT",
+        }
+
+    def load(self) -> Mapping[str, str]:
+        """Import torch, size its pools and pin full fp32; no operation may have run before."""
+        from layermark.backends.torch.process import start
+
+        return start()
+
+    def prepare(self, spec: Spec, task: Task) -> Program:
+        """Build (and compile) the module for a task."""
+        self.load()
+        from layermark.backends.torch.program import prepare
+
+        return prepare(spec, task)
+
+    def probe(self, spec: Spec) -> Probe:
+        """Matrix products and simple streams through torch."""
+        self.load()
+        from layermark.backends.torch.probe import TorchProbe
+
+        return TorchProbe(spec)
+
+    def reference_arrays(self) -> ModuleType | Any:
+        """The torch module: float64 arrays with automatic differentiation."""
+        import torch
+
+        return torch
+
+
+BACKEND = TorchBackend()

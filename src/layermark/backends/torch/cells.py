@@ -1,0 +1,165 @@
+"""Recurrent layers: torch's fused kernels, and one cell per time step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from layermark.ops import Recurrent
+
+State = tuple[Tensor, ...]
+_LSTM_MODE = 2  # of torch's enumeration of recurrent cells
+
+
+class Cell(nn.Module):
+    """The parameters that both forms share; `state` is a resident zero state.
+
+    `bias` is trained, a constant (a forget bias without a bias to join), or absent.
+    """
+
+    state: Tensor
+    bias: Tensor | None
+    recurrent_bias: Tensor | None
+
+    def __init__(self, op: Recurrent, features: int, state: tuple[int, ...]) -> None:
+        super().__init__()
+        rows = op.gates * op.hidden
+        self.kind, self.hidden, self.resets_after = op.cell, op.hidden, op.cell == "gru" and op.reset == "after"
+        self.weight = nn.Parameter(torch.empty(rows, features))
+        self.recurrent = nn.Parameter(torch.empty(rows, op.hidden))
+        if op.bias:
+            self.bias = nn.Parameter(torch.empty(rows))
+        else:
+            self.register_buffer("bias", forget_shift(op), persistent=False)
+        self.register_buffer("state", torch.zeros(state), persistent=False)
+
+
+def forget_shift(op: Recurrent) -> Tensor | None:
+    """What a forget bias adds to the bias of all gates."""
+    if op.cell != "lstm" or not op.forget_bias:
+        return None
+    shift = torch.zeros(op.gates, op.hidden)
+    shift[1] = op.forget_bias
+    return shift.flatten()
+
+
+class Fused(Cell):
+    """What nn.RNN, nn.GRU and nn.LSTM call, with the state resident.
+
+    The second bias that torch asks for is a constant zero, except for the part of it that a GRU needs.
+    """
+
+    functions: ClassVar[dict[str, Callable[..., tuple[Tensor, ...]]]] = {
+        "rnn": torch.rnn_tanh,
+        "gru": torch.gru,
+        "lstm": torch.lstm,
+    }
+
+    def __init__(self, op: Recurrent, features: int, batch: int) -> None:
+        super().__init__(op, features, (1, batch, op.hidden))
+        zeros = torch.zeros(op.gates * op.hidden)
+        if op.bias and self.resets_after:
+            self.recurrent_bias = nn.Parameter(zeros)
+        else:
+            self.register_buffer("recurrent_bias", None if self.bias is None else zeros, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The hidden states of every time step."""
+        state = self.state
+        if x.dtype != state.dtype:
+            x = x.to(state.dtype)
+        weights: list[Tensor | None] = [self.weight, self.recurrent]
+        if self.bias is not None:
+            weights += [self.bias, self.recurrent_bias]
+        start = (state, state) if self.kind == "lstm" else state
+        function = self.functions[self.kind]
+        return function(x, start, weights, self.bias is not None, 1, 0.0, self.training, False, False)[0]
+
+
+class PackedLstm(Cell):
+    """The oneDNN layer behind torch.lstm, on weights that are packed once instead of on every call."""
+
+    packed: list[Tensor]
+    zeros: Tensor
+
+    def __init__(self, op: Recurrent, features: int, batch: int, length: int) -> None:
+        super().__init__(op, features, (batch, op.hidden))
+        self.shape = [length, batch, features]
+        self.register_buffer("zeros", torch.zeros(op.gates * op.hidden), persistent=False)
+
+    def pack(self) -> None:
+        """Bring the weights into oneDNN's layout; to be called after every change of them."""
+        pack = torch.ops.mkldnn._reorder_mkldnn_rnn_layer_weight
+        self.packed = pack(self.weight.detach(), self.recurrent.detach(), self.hidden, False, True, False, self.shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The hidden states of every time step."""
+        bias, state, (weight, recurrent) = self.bias, self.state, self.packed
+        biases = (self.zeros if bias is None else bias, self.zeros)
+        flags: tuple[Any, ...] = (False, [], _LSTM_MODE, self.hidden, 1, True, False, False, False)
+        return torch.ops.aten.mkldnn_rnn_layer(x, weight, recurrent, *biases, state, state, *flags)[0]
+
+
+def rnn_step(projected: Tensor, state: State, recurrent: Tensor, extra: Tensor | None) -> State:
+    """One step of the plain cell."""
+    return (torch.tanh(torch.addmm(projected, state[0], recurrent)),)
+
+
+def lstm_step(projected: Tensor, state: State, recurrent: Tensor, extra: Tensor | None) -> State:
+    """One step of the LSTM; gates in the order input, forget, cell, output."""
+    h, c = state
+    i, f, g, o = torch.addmm(projected, h, recurrent).chunk(4, 1)
+    c = torch.addcmul(torch.sigmoid(f) * c, torch.sigmoid(i), torch.tanh(g))
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def gru_after_step(projected: Tensor, state: State, recurrent: Tensor, extra: Tensor | None) -> State:
+    """One step of the GRU that resets after the product; `extra` is the bias inside the reset."""
+    hidden = state[0].shape[1]
+    product = torch.mm(state[0], recurrent)
+    r, z = torch.sigmoid(projected[:, : 2 * hidden] + product[:, : 2 * hidden]).chunk(2, 1)
+    inner = product[:, 2 * hidden :] if extra is None else product[:, 2 * hidden :] + extra
+    return (_blend(torch.tanh(torch.addcmul(projected[:, 2 * hidden :], r, inner)), state[0], z),)
+
+
+def gru_before_step(projected: Tensor, state: State, recurrent: Tensor, extra: Tensor | None) -> State:
+    """One step of the GRU that resets before the product."""
+    h, two = state[0], 2 * state[0].shape[1]
+    r, z = torch.sigmoid(torch.addmm(projected[:, :two], h, recurrent[:, :two])).chunk(2, 1)
+    return (_blend(torch.tanh(torch.addmm(projected[:, two:], r * h, recurrent[:, two:])), h, z),)
+
+
+def _blend(new: Tensor, old: Tensor, keep: Tensor) -> Tensor:
+    return torch.addcmul(new, keep, old - new)
+
+
+class Loop(Cell):
+    """One cell per time step; the projection of all inputs is one product before the loop."""
+
+    steps: ClassVar[dict[str, Callable[..., State]]] = {
+        "rnn": rnn_step,
+        "lstm": lstm_step,
+        "gru-after": gru_after_step,
+        "gru-before": gru_before_step,
+    }
+
+    def __init__(self, op: Recurrent, features: int, batch: int, length: int) -> None:
+        super().__init__(op, features, (batch, op.hidden))
+        self.length = length
+        self.cell = self.steps[f"gru-{op.reset}" if op.cell == "gru" else op.cell]
+        self.step = self.cell
+        self.recurrent_bias = nn.Parameter(torch.empty(op.hidden)) if op.bias and self.resets_after else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The hidden states of every time step."""
+        recurrent, extra, step = self.recurrent.t(), self.recurrent_bias, self.step
+        state: State = (self.state,) * (2 if self.kind == "lstm" else 1)
+        rows = []
+        for projected in functional.linear(x, self.weight, self.bias).unbind(0):
+            state = step(projected, state, recurrent, extra)
+            rows.append(state[0])
+        return torch.stack(rows)

@@ -1,0 +1,141 @@
+"""The module of a task in its types and layout, and the way in and out for its parameters."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from layermark import ops
+from layermark.backends.base import Arrays
+from layermark.backends.torch.cells import Cell, PackedLstm
+from layermark.backends.torch.lowering import Slot, can_tune, lower
+from layermark.backends.torch.modules import Prepacked, ProxyNorm
+from layermark.errors import Unsupported
+from layermark.graph import Graph
+from layermark.spec import Spec
+
+_COMPUTE = {"32": torch.float32, "16": torch.float16, "bf16": torch.bfloat16}
+PACKED = (PackedLstm, Prepacked, ProxyNorm)
+"""Modules that keep something computed from their weights."""
+
+
+@dataclass(frozen=True)
+class Types:
+    """What is computed in, and what weights are stored in; where they differ, autocast stands between."""
+
+    compute: torch.dtype
+    weight: torch.dtype
+
+    @classmethod
+    def of(cls, precision: str) -> Types:
+        """The types behind a precision such as 16.32."""
+        compute, weight = precision.split(".")
+        return cls(_COMPUTE[compute], _COMPUTE[weight])
+
+    @property
+    def mixed(self) -> bool:
+        """Whether weights are cast on use."""
+        return self.compute != self.weight
+
+    @property
+    def low(self) -> bool:
+        """Whether losses need a wider type than the rest."""
+        return self.compute.itemsize < 4
+
+    def autocast(self, device: str) -> contextlib.AbstractContextManager[Any]:
+        """The context that casts on use, or nothing."""
+        return torch.autocast(device, self.compute) if self.mixed else contextlib.nullcontext()
+
+
+class Network:
+    """A lowered graph, ready to run: `module` takes the graph's inputs in order."""
+
+    def __init__(self, spec: Spec, graph: Graph) -> None:
+        self.graph, self.types, self.device = graph, Types.of(spec.precision), spec.device
+        self.training = spec.mode == "train"
+        if spec.formulation == "tuned":
+            refuse_untunable(spec, graph)
+        lowered = lower(graph, training=self.training, tuned=spec.formulation == "tuned", wide_loss=self.types.low)
+        self.module: fx.GraphModule = lowered.module
+        self.slots = lowered.slots
+        self.channels_last = any(isinstance(node.op, ops.Conv2d) for node in graph)
+        self._loaded: Arrays = {}
+        self._settle()
+
+    def _settle(self) -> None:
+        """Bring the module into its types and layout; inference needs no gradients and casts its weights once."""
+        self.module.to(self.device, self.types.weight)
+        if self.channels_last:
+            self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.module.requires_grad_(self.training)
+        for part in self.module.modules():
+            if self.types.mixed and isinstance(part, Cell):
+                part.state = part.state.to(self.types.compute)
+            if self.casts_once and isinstance(part, (nn.Linear, nn.Conv2d, Cell)):
+                part.to(self.types.compute)
+
+    @property
+    def casts_once(self) -> bool:
+        """Whether the low-precision copies of the weights are made on loading, as autocast would on every call."""
+        return self.types.mixed and not self.training
+
+    def load(self, weights: Arrays) -> None:
+        """Set every parameter from its canonical layout."""
+        for name, slot in self.slots.items():
+            slot.write(torch.as_tensor(weights[name]))
+        for part in self.module.modules():
+            if isinstance(part, PACKED) and not self.training:
+                part.pack()
+        if self.casts_once:
+            self._loaded = dict(weights)
+
+    def weights(self) -> Arrays:
+        """Every parameter in its canonical layout."""
+        if self.casts_once:
+            return dict(self._loaded)
+        return {name: slot.read().cpu().contiguous().numpy() for name, slot in self.slots.items()}
+
+    @property
+    def trained(self) -> list[Slot]:
+        """The parameters that the optimiser moves."""
+        return [self.slots[name] for name, facts in self.graph.parameters.items() if facts.trainable]
+
+    def feed(self, batch: Arrays) -> tuple[Tensor, ...]:
+        """One batch of inputs in the order, types and layout that the module takes, on the host."""
+        return tuple(self._input(op, torch.as_tensor(batch[name])) for name, op in self.graph.inputs.items())
+
+    def _input(self, op: ops.Input, values: Tensor) -> Tensor:
+        values = values.to(self._input_type(op, values))
+        if self.channels_last and values.ndim == 4:
+            return values.contiguous(memory_format=torch.channels_last)
+        return values.contiguous()
+
+    def _input_type(self, op: ops.Input, values: Tensor) -> torch.dtype:
+        if op.item_bytes == 1:
+            return torch.uint8
+        if not values.is_floating_point():
+            return torch.int64
+        return torch.float32 if op.role == "target" else self.types.compute
+
+    def results(self, result: Tensor | Sequence[Tensor]) -> Arrays:
+        """What a call of the module gave, under the graph's names, as NumPy arrays."""
+        values = (result,) if isinstance(result, Tensor) else result
+        return {
+            name: (value if value.dtype == torch.float64 else value.float()).detach().cpu().contiguous().numpy()
+            for name, value in zip(self.graph.outputs, values, strict=True)
+        }
+
+
+def refuse_untunable(spec: Spec, graph: Graph) -> None:
+    """Raise unless prepacked weights, which only inference can use, have something to offer here."""
+    if spec.mode == "train":
+        raise Unsupported(f"no tuned formulation of training {spec.workload} on torch")
+    if not any(can_tune(node.op) for node in graph):
+        raise Unsupported(f"no tuned formulation of {spec.workload} on torch")
+    if Types.of(spec.precision).mixed or spec.device != "cpu" or not torch.backends.mkldnn.is_available():
+        raise Unsupported("prepacked weights (formulation tuned) need oneDNN, one type and the CPU; use library")

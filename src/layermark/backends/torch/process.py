@@ -1,0 +1,69 @@
+"""Switches of the whole process: thread pools, full fp32, subnormal numbers."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import torch
+
+
+@cache
+def start() -> Mapping[str, str]:
+    """Set what must be set before the first operation, once; answers the facts that matter."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))))
+    if torch.get_num_interop_threads() != 1:
+        torch.set_num_interop_threads(1)
+    torch.backends.fp32_precision = "ieee"  # type: ignore[attr-defined]
+    torch.set_float32_matmul_precision("highest")
+    return facts()
+
+
+def facts() -> dict[str, str]:
+    """Versions and capabilities of this build."""
+    lines = [line.strip(" -") for line in torch.__config__.show().splitlines()]
+    libraries = [line.split(" (Git")[0] for line in lines if "MKL-DNN v" in line or "Kernel Library Version" in line]
+    return {
+        "torch": str(torch.__version__),
+        "isa": isa(),
+        "threads": str(torch.get_num_threads()),
+        "onednn": str(torch.backends.mkldnn.is_available()),
+        "mkl": str(torch.backends.mkl.is_available()),
+        "libraries": "; ".join(libraries),
+    }
+
+
+def isa() -> str:
+    """The instruction set that torch's own kernels were picked for."""
+    return str(torch.backends.cpu.get_cpu_capability())
+
+
+def set_subnormals(choice: str) -> str:
+    """Flush subnormal numbers, or keep them, in every thread; answers what really holds.
+
+    A worker thread inherits the mode of the thread that starts it, so a pool that already runs in the
+    other mode is let go of and starts again on the next operation.
+    """
+    torch.set_flush_denormal(choice == "flush")
+    if subnormals_now() != choice:
+        _restart_pool()
+    return subnormals_now()
+
+
+def subnormals_now() -> str:
+    """`flush`, `keep`, or `mixed` where threads differ, seen on a product that every thread takes part in."""
+    tiny = torch.full((1 << 17,), 1e-30) * 1e-10
+    kept = int(torch.count_nonzero(tiny.view(torch.int32)))  # as integers: a flushing thread reads subnormals as zero
+    return {0: "flush", tiny.numel(): "keep"}.get(kept, "mixed")
+
+
+def _restart_pool() -> None:
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    paths = {line.split()[-1] for line in maps if "libgomp" in line or "libiomp" in line}
+    for path in paths:
+        pause = getattr(ctypes.CDLL(path), "omp_pause_resource_all", None)
+        if pause is not None:
+            pause(ctypes.c_int(1))

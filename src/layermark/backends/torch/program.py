@@ -1,0 +1,278 @@
+"""A prepared torch program: the ring of inputs, the step, the clock."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layermark import ops
+from layermark.backends.base import Arrays, OperatorTime, Program, Timeline
+from layermark.backends.torch import execution, process
+from layermark.backends.torch.network import Network
+from layermark.errors import Unsupported
+from layermark.spec import Spec
+from layermark.workloads.base import Task
+
+Step = Callable[..., Any]
+
+
+def prepare(spec: Spec, task: Task) -> TorchProgram:
+    """Build the program; compiling and the first call happen here, not in the first measured block."""
+    execution.check(spec.execution)
+    if spec.device != "cpu" and not torch.cuda.is_available():
+        raise Unsupported(f"this build of torch has no device {spec.device}; it runs on cpu")
+    return TorchProgram(spec, task, process.set_subnormals(spec.subnormals))
+
+
+class TorchProgram(Program):
+    """One network under eager torch or Inductor. On the CPU a call returns when its work is done."""
+
+    def __init__(self, spec: Spec, task: Task, subnormals: str) -> None:
+        self.learning_rate = spec.learning_rate
+        self._spec, self._network = spec, Network(spec, task.graph)
+        self._cuda = spec.device != "cpu"
+        self._last: Any = None
+        self._evictor = torch.zeros(2 * last_level_cache() // 4) if spec.cache == "cold" else None
+        self.host = [self._network.feed(task.batch(index)) for index in range(spec.ring)]
+        self._buffers = [torch.empty_like(each, device=spec.device) for each in self.host[0]]
+        self._resident = self._make_resident()
+        self._settings = self._describe(subnormals)
+        initial = task.weights()
+        self._first_call(initial)
+        self._enter(self._choose())
+        self.load(initial)
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What was really built: execution, layout, effective types."""
+        return dict(self._settings)
+
+    def run(self, batches: int) -> Timeline:
+        """Run the next batches; one stamp ends a batch and begins the next."""
+        with self._context():
+            if self._evictor is not None:
+                return self._run_cold(batches, self._evictor)
+            stamps = self._run_warm(batches)
+        if self._cuda:
+            torch.cuda.synchronize()
+            return Timeline([stamps[0]], [self.clock()])
+        return Timeline(stamps[:-1], stamps[1:])
+
+    def outputs(self) -> Arrays:
+        """The outputs of the last batch, or the loss of the last step."""
+        if self._last is None:
+            raise RuntimeError("no batch has run since the weights were loaded")
+        return self._network.results(self._last)
+
+    def load(self, weights: Arrays) -> None:
+        """Set the parameters; a program with folded weights is compiled again if they changed."""
+        changed = self._way.folds_weights and not _equal(self._network.weights(), weights)
+        self._network.load(weights)
+        if changed:
+            self._enter(execution.compiled(self._network))
+        self._rewind()
+
+    def weights(self) -> Arrays:
+        """The parameters as they are now."""
+        return self._network.weights()
+
+    def profile(self, folder: Path, batches: int) -> list[OperatorTime]:
+        """The operators of some batches, and a trace of them."""
+        from layermark.backends.torch.profile import profiled
+
+        return profiled(lambda: self.run(batches), folder)
+
+    def close(self) -> None:
+        """Let go of weights, inputs and outputs."""
+        self._last, self._evictor, self.host, self._resident, self._buffers = None, None, [], [], []
+
+    def _run_warm(self, batches: int) -> list[int]:
+        clock, step, result = self.clock, self._step, self._last
+        stamps = [clock()]
+        stamp = stamps.append
+        for inputs in itertools.islice(self._ring, batches):
+            result = step(*inputs)
+            stamp(clock())
+        self._last = result
+        return stamps
+
+    def _run_cold(self, batches: int, evictor: Tensor) -> Timeline:
+        """Overwrite the caches before every batch, outside the time that the batch is charged with."""
+        handed_over, done = [], []
+        for inputs in itertools.islice(self._ring, batches):
+            evictor.add_(1)
+            handed_over.append(self.clock())
+            self._last = self._step(*inputs)
+            done.append(self.clock())
+        return Timeline(handed_over, done)
+
+    def _rewind(self) -> None:
+        self._ring: Iterator[tuple[Tensor, ...]] = itertools.cycle(self._resident or self.host)
+        self._last = None
+
+    def _make_resident(self) -> list[tuple[Tensor, ...]]:
+        if self._spec.data == "generated":
+            return []
+        return [tuple(each.to(self._spec.device) for each in inputs) for inputs in self.host]
+
+    @contextlib.contextmanager
+    def _context(self) -> Iterator[None]:
+        # In training autocast must be left after every forward: it would keep the casts of old weights.
+        with torch.inference_mode(not self._network.training), contextlib.ExitStack() as stack:
+            if self._network.casts_once:
+                stack.enter_context(self._network.types.autocast(self._spec.device))
+            yield
+
+    def _enter(self, way: execution.Way) -> None:
+        """Make this the way that steps go, and take some so that nothing is left to do later."""
+        self._install(way)
+        self._rewind()
+        self._quietly(2)
+
+    def _install(self, way: execution.Way) -> None:
+        self._way = way
+        self._step = self._feeding(self._training(way.forward) if self._network.training else way.forward)
+        way.enter()
+
+    def _feeding(self, step: Step) -> Step:
+        if self._resident:
+            return step
+        buffers = self._buffers
+
+        def copy_and_step(*host: Tensor) -> Any:
+            for buffer, source in zip(buffers, host, strict=True):
+                buffer.copy_(source)
+            return step(*buffers)
+
+        return copy_and_step
+
+    def _training(self, forward: Step) -> Step:
+        slots = self._network.trained
+        leaves, targets = [slot.leaf for slot in slots], [slot.tensor for slot in slots]
+        parts = [(index, slot.rows) for index, slot in enumerate(slots) if slot.rows is not None]
+        loss_of, gradients, update = self._casting(forward), torch.autograd.grad, torch._foreach_add_
+
+        def step(*inputs: Tensor) -> Tensor:
+            loss = loss_of(*inputs)
+            moves = list(gradients(loss, leaves))
+            for index, rows in parts:
+                moves[index] = moves[index][rows]
+            update(targets, moves, alpha=-self.learning_rate)
+            return loss
+
+        return step
+
+    def _casting(self, forward: Step) -> Step:
+        types, device = self._network.types, self._spec.device
+        if not types.mixed:
+            return forward
+
+        def cast_forward(*inputs: Tensor) -> Any:
+            with types.autocast(device):
+                return forward(*inputs)
+
+        return cast_forward
+
+    def _quietly(self, batches: int) -> None:
+        """Run without moving the weights (running statistics move; `load` sets them back)."""
+        rate, self.learning_rate = self.learning_rate, 0.0
+        try:
+            self.run(batches)
+        finally:
+            self.learning_rate = rate
+
+    def _first_call(self, weights: Arrays) -> None:
+        """Load and run the network as it is, which shows whether torch has kernels for its types."""
+        try:
+            self._network.load(weights)
+            self._enter(execution.eager(self._network))
+        except RuntimeError as error:
+            if self._network.types.low:
+                reason = str(error).splitlines()[0]
+                raise Unsupported(f"torch cannot run this graph at {self._spec.precision} here: {reason}") from error
+            raise
+        first = self._last if isinstance(self._last, Tensor) else self._last[0]
+        self._settings["output_type"] = _name(first.dtype)
+
+    def _choose(self) -> execution.Way:
+        eager, wanted = self._way, self._spec.execution
+        if self._spec.formulation == "tuned":
+            return self._only_eager(eager, "packed weights are opaque to torch.compile, which packs by itself")
+        if wanted == "auto" and execution.mostly_fused(self._network.graph):
+            return self._only_eager(eager, "the work is in fused recurrent kernels, which compile calls as they are")
+        makers = {"compile": execution.compiled, "recompute": execution.recomputing, "eager": lambda _: eager}
+        way = makers[wanted](self._network) if wanted in makers else self._try_both(eager)
+        self._settings["execution"] = way.name
+        return way
+
+    def _only_eager(self, eager: execution.Way, reason: str) -> execution.Way:
+        if self._spec.execution not in ("eager", "auto"):
+            raise Unsupported(reason)
+        self._settings |= {"execution": "eager", "execution_trial": f"none: {reason}"}
+        return eager
+
+    def _try_both(self, eager: execution.Way) -> execution.Way:
+        try:
+            ways = [eager, execution.compiled(self._network)]
+            self._enter(ways[1])
+        except Exception as error:  # whatever the compiler raises, eager still runs
+            self._settings["execution_trial"] = f"compile failed: {type(error).__name__}: {str(error).splitlines()[0]}"
+            return eager
+        rates = execution.trial([functools.partial(self._timed, way) for way in ways])
+        self._settings["execution_trial"] = ", ".join(
+            f"{way.name} {rate:.4g}/s" for way, rate in zip(ways, rates, strict=True)
+        )
+        return ways[rates.index(max(rates))]
+
+    def _timed(self, way: execution.Way, batches: int) -> float:
+        """Seconds that these batches take this way."""
+        self._install(way)
+        start = self.clock()
+        self._quietly(batches)
+        return (self.clock() - start) / 1e9
+
+    def _describe(self, subnormals: str) -> dict[str, str]:
+        types, spec = self._network.types, self._spec
+        settings = {
+            "formulation": spec.formulation,
+            "layout": "channels_last" if self._network.channels_last else "contiguous",
+            "compute_type": _name(types.compute),
+            "weight_type": _name(types.weight),
+            "subnormals": subnormals,
+            "allocator": spec.allocator,
+            "isa": process.isa(),
+        }
+        forms = {node.op.form for node in self._network.graph if isinstance(node.op, ops.Recurrent)}
+        if forms:
+            settings["cell"] = ",".join(sorted(forms))
+        if self._network.casts_once:
+            settings["weight_casts"] = "once, on loading"
+        if self._evictor is not None:
+            settings["cache"] = f"cold: {self._evictor.nbytes >> 20} MiB written before every batch, not timed"
+        return settings
+
+
+def last_level_cache() -> int:
+    """Bytes of the largest cache of the first CPU; 64 MiB where the system does not tell."""
+    sizes = [64 << 20]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        digits, unit = re.fullmatch(r"(\d+)([KM])", path.read_text().strip()).groups()  # type: ignore[union-attr]
+        sizes.append(int(digits) << (20 if unit == "M" else 10))
+    return max(sizes[1:] or sizes)
+
+
+def _name(kind: torch.dtype) -> str:
+    return str(kind).removeprefix("torch.")
+
+
+def _equal(one: Arrays, other: Arrays) -> bool:
+    return all(np.array_equal(one[name], other[name]) for name in one)
