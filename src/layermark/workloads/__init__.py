@@ -1,0 +1,1 @@
+"""What is measured: layers and programs, each described once."""

@@ -1,0 +1,1 @@
+"""Devices: the environment before an import, counters and budgets."""

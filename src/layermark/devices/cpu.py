@@ -1,0 +1,104 @@
+"""The CPU as a device: the environment before an import, the thread budget, and the counters."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from layermark.spec import Spec
+
+# glibc gives memory back to the kernel and faults it in again on every call that frees a large
+# tensor. Raising these thresholds keeps freed memory mapped: what a long-lived server settles to.
+_RETAIN = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 40),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
+
+
+def environment(spec: Spec) -> Mapping[str, str]:
+    """Variables that every worker on this device starts with."""
+    return _RETAIN if spec.allocator == "retain" else {}
+
+
+def thread_budget() -> int:
+    """CPUs that this process may use: its affinity mask, cut down to the cgroup's quota."""
+    allowed = len(os.sched_getaffinity(0))
+    return max(1, min(allowed, math.floor(cgroup_cpus() or allowed)))
+
+
+def cgroup_cpus() -> float | None:
+    """The CPU quota of the control group in CPUs, if there is one."""
+    text = _read("/sys/fs/cgroup/cpu.max").split()
+    if len(text) == 2 and text[0] != "max":
+        return int(text[0]) / int(text[1])
+    return None
+
+
+def cgroup_memory() -> int | None:
+    """Bytes left under the control group's memory limit, if there is one."""
+    limit, used = _read("/sys/fs/cgroup/memory.max").strip(), _read("/sys/fs/cgroup/memory.current").strip()
+    return int(limit) - int(used) if limit.isdigit() and used.isdigit() else None
+
+
+def free_memory() -> int:
+    """Bytes that new processes can have: the machine's, or the control group's if that is less."""
+    lines = dict(line.split(":") for line in _read("/proc/meminfo").splitlines() if ":" in line)
+    machine = int(lines["MemAvailable"].split()[0]) * 1024
+    group = cgroup_memory()
+    return machine if group is None else min(machine, group)
+
+
+def thread_times_ns(pid: int | str = "self") -> dict[str, int]:
+    """CPU time that every thread of a process has used so far."""
+    return dict(_thread_times(f"/proc/{pid}/task"))
+
+
+def _thread_times(folder: str) -> Iterator[tuple[str, int]]:
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:  # the process is gone
+        return
+    for name in names:
+        text = _read(f"{folder}/{name}/schedstat")
+        if text:  # a thread may end between the listing and the reading
+            yield name, int(text.split()[0])
+
+
+def process_time_ns(pid: int) -> int:
+    """CPU time of a process and all its threads; 0 once it is gone."""
+    return sum(thread_times_ns(pid).values())
+
+
+def wait_until_quiet(
+    pids: list[int], *, patience_s: float = 1.0, step_s: float = 0.01, idle_share: float = 0.05
+) -> bool:
+    """Sleep until the CPU time of these processes stands still: thread pools spin for a while after work.
+
+    Answers whether it did within the patience.
+    """
+    deadline = time.monotonic() + patience_s
+    before = sum(map(process_time_ns, pids))
+    while time.monotonic() < deadline:
+        time.sleep(step_s)
+        now = sum(map(process_time_ns, pids))
+        if now - before <= idle_share * step_s * 1e9:
+            return True
+        before = now
+    return False
+
+
+def steal_s() -> float:
+    """Seconds of CPU time that the hypervisor has given to somebody else since boot."""
+    fields = _read("/proc/stat").split("\n", 1)[0].split()
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK") if len(fields) > 8 else 0.0
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

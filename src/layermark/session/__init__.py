@@ -1,0 +1,17 @@
+"""A session: comparison groups measured one after the other, judged, and stored."""
+
+from layermark.session.compare import compare_settings, compare_stored
+from layermark.session.listener import Listener
+from layermark.session.machine import measure_ceilings, measure_noise
+from layermark.session.run import Interrupted, measure, run_session
+
+__all__ = [
+    "Interrupted",
+    "Listener",
+    "compare_settings",
+    "compare_stored",
+    "measure",
+    "measure_ceilings",
+    "measure_noise",
+    "run_session",
+]

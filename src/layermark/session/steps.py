@@ -1,0 +1,306 @@
+"""Timed host calls of a fixed number of batches, one after the other, as the seed scripts ask for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from layermark.devices import cpu
+from layermark.errors import Unsupported, WorkerFailed
+from layermark.launch.ceilings import Ceilings
+from layermark.launch.oracle import Oracle
+from layermark.launch.process import Crew, Worker, worker_environment
+from layermark.outcome import Block, Failed, Outcome, Run, Skipped, Verification
+from layermark.session.deadline import Deadline
+from layermark.session.group import PROBE_SECONDS, Contender, finished_run, needed_bytes, thread_faults
+from layermark.session.pace import READINGS, Course, Pace, fitted
+from layermark.spec import Plan, Spec
+from layermark.worker import environment
+from layermark.workloads.base import task
+
+TIMEOUT_S = 600.0
+_MOST_READINGS = 40
+"""On a busy machine a reading can be far too low; before a rate is called impossible, this many are taken."""
+_PROBE_START_S = 4.0
+OUT_OF_BUDGET = "not measured: the budget was used up before the first step"
+
+
+class StepListener:
+    """Told what happens, in this order. This one hears nothing; a seed script's prints."""
+
+    def expected(self, seconds: float) -> None:
+        """All steps together will take about this long."""
+
+    def shortened(self, course: Course, asked: Course) -> None:
+        """The budget allows less than what was asked for."""
+
+    def compiled(self, seconds: float) -> None:
+        """The program is ready (and warmed up, where the course asks for it)."""
+
+    def step(self, block: Block, items: int) -> None:
+        """One host call is over; it processed so many items."""
+
+    def stopped(self, done: int) -> None:
+        """The budget ended the steps after so many."""
+
+    def profiled(self, files: Sequence[str]) -> None:
+        """These files hold the profile."""
+
+    def note(self, text: str) -> None:
+        """Something that a person should know."""
+
+
+@dataclass
+class Ranks:
+    """The copies of a program that run at the same time; the first stands for all where one is enough."""
+
+    members: list[Contender]
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def first(self) -> Contender:
+        """The copy that is asked for facts."""
+        return self.members[0]
+
+    def together(self, do: Callable[[Contender], dict[str, Any]]) -> list[dict[str, Any]]:
+        """What every copy answers, all at work at the same time."""
+        if len(self.members) == 1:
+            return [do(self.first)]
+        answers: list[Any] = [None] * len(self.members)
+
+        def ask(index: int) -> None:
+            try:
+                answers[index] = do(self.members[index])
+            except Exception as failure:  # raised again below, in the thread that asked
+                answers[index] = failure
+
+        # Daemons: after Ctrl-C nobody waits for them, and they end with their workers.
+        threads = [threading.Thread(target=ask, args=(each,), daemon=True) for each in range(len(answers))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers
+
+
+class StepMeasurement:
+    """Prepares, proves, times every step, and proves again, within a crew and a deadline."""
+
+    def __init__(self, crew: Crew, deadline: Deadline, listener: StepListener) -> None:
+        self._crew, self._deadline, self._listener = crew, deadline, listener
+        self._oracle = Oracle(crew, TIMEOUT_S)
+        self._ceilings = Ceilings(crew, TIMEOUT_S)
+
+    def measure(self, spec: Spec, course: Course) -> Outcome:
+        """The one outcome of a spec; whatever goes wrong is an outcome too."""
+        free, need = cpu.free_memory(), needed_bytes(spec) * spec.plan.replicas
+        if need > free:
+            reason = f"not measured: needs about {need >> 20} MiB of memory, {free >> 20} MiB are free"
+            return Skipped(spec=spec, reason=reason)
+        try:
+            return self._measured(spec, course)
+        except Unsupported as failure:
+            return Skipped(spec=spec, reason=str(failure))
+        except WorkerFailed as failure:
+            if self._deadline.left() == 0:
+                return Skipped(spec=spec, reason=OUT_OF_BUDGET)
+            return Failed(spec=spec, reason=failure.reason, log=failure.log)
+
+    def _measured(self, spec: Spec, course: Course) -> Outcome:
+        ranks = self._hired(spec)
+        first = ranks.first
+        proof_s = self._proven(ranks, spec)
+        if any(each.faults or not (each.verified and each.verified.ok) for each in ranks.members):
+            return self._finished(ranks, spec)
+        pace = self._pace(ranks, proof_s)
+        if first.faults:
+            return self._finished(ranks, spec)
+        self._read_ceilings(first)
+        self._listener.expected(pace.seconds(course))
+        possible = fitted(course, pace, self._deadline.left())
+        if possible != course:
+            self._listener.shortened(possible, course)
+        compile_s = max(each.prepared["timings_s"]["compile"] for each in ranks.members)
+        self._listener.compiled(compile_s + (self._warm_up(ranks, possible, pace) if course.warm_up else 0.0))
+        self._steps(ranks, possible, pace)
+        self._settle_ceilings(ranks)
+        self._profile(first, possible)
+        self._prove_again(ranks)
+        return self._finished(ranks, spec)
+
+    def _hired(self, spec: Spec) -> Ranks:
+        share = max(1, spec.threads // spec.plan.replicas)
+        specs = [
+            spec.replace(seed=spec.seed + rank, threads=share, plan=Plan()) if spec.plan.replicas > 1 else spec
+            for rank in range(spec.plan.replicas)
+        ]
+        return Ranks([Contender(each, task(each), self._crew.hire(worker_environment(each))) for each in specs])
+
+    def _call(self, worker: Worker, do: str, patience_s: float = TIMEOUT_S, **given: Any) -> dict[str, Any]:
+        return worker.call(do, self._deadline.at_most(patience_s), **given)
+
+    def _proven(self, ranks: Ranks, spec: Spec) -> float:
+        """Prepare and prove every copy; answers how long one proof took."""
+        twin = None if spec.values == "random" else self._prove_twin(ranks.first)
+        if twin and not twin.ok:
+            return 0.0
+        for each, prepared in zip(ranks.members, ranks.together(self._prepare), strict=True):
+            each.prepared = prepared
+        began = time.monotonic()
+        for each in ranks.members:
+            each.verified = self._verification(each.worker, each.spec)
+        took_s = time.monotonic() - began
+        if twin and ranks.first.verified:
+            ranks.first.verified = max(twin, ranks.first.verified, key=lambda each: each.max_error / each.tolerance)
+        return took_s
+
+    def _prepare(self, contender: Contender) -> dict[str, Any]:
+        return self._call(contender.worker, "prepare", spec=contender.spec.to_json())
+
+    def _prove_twin(self, contender: Contender) -> Verification:
+        """Zeros prove little: the same program is first built and proven on random values, in the same process."""
+        twin = contender.spec.replace(values="random")
+        contender.prepared = self._call(contender.worker, "prepare", spec=twin.to_json())
+        contender.verified = self._verification(contender.worker, twin)
+        if not contender.verified.ok:
+            contender.faults.append(f"on random values: {contender.verified.reason}")
+        return contender.verified
+
+    def _verification(self, worker: Worker, spec: Spec) -> Verification:
+        return Verification(**self._call(worker, "verify", oracle=str(self._oracle.answer(spec))))
+
+    def _pace(self, ranks: Ranks, proof_s: float) -> Pace:
+        found = ranks.together(lambda each: self._call(each.worker, "calibrate"))
+        ranks.first.faults += [each["fault"] for each in found if "fault" in each]
+        return Pace(batch_s=max(each.get("seconds_per_batch", 0.0) for each in found), proof_s=proof_s)
+
+    def _warm_up(self, ranks: Ranks, course: Course, pace: Pace) -> float:
+        block = self._step(ranks, course, pace)
+        seconds = block.samples_ns[0] / 1e9
+        ranks.first.warmed = {"first_step_s": seconds, "warm_up_s": seconds}
+        return seconds
+
+    def _steps(self, ranks: Ranks, course: Course, pace: Pace) -> None:
+        first, stride = ranks.first, max(1, math.ceil(course.steps / READINGS))
+        items = first.task.items * len(ranks.members)
+        for index in range(course.steps):
+            if index and self._deadline.left() < pace.reserve_s + course.batches * pace.batch_s:
+                self._listener.stopped(index)
+                return
+            try:
+                first.blocks.append(self._step(ranks, course, pace))
+            except WorkerFailed:
+                if not first.blocks or self._deadline.left() > 0:
+                    raise
+                self._listener.stopped(index)
+                return
+            self._listener.step(first.blocks[-1], items * course.batches)
+            if index % stride == 0:
+                self._read_ceilings(first)
+
+    def _step(self, ranks: Ranks, course: Course, pace: Pace) -> Block:
+        cpu.wait_until_quiet([pid for pid in self._crew.others(ranks.first.worker) if pid not in ranks_pids(ranks)])
+        patience = max(TIMEOUT_S, 10 * course.batches * pace.batch_s)
+        return merged(ranks.together(lambda each: self._call(each.worker, "step", patience, batches=course.batches)))
+
+    def _read_ceilings(self, contender: Contender) -> None:
+        if contender.probe == "none" or self._deadline.left() < _PROBE_START_S:
+            return
+        try:
+            reading = self._ceilings.reading(contender.spec, contender.working_set, PROBE_SECONDS)
+        except (Unsupported, WorkerFailed) as failure:
+            contender.probe = "none"
+            contender.warnings.append(f"no ceiling: {failure}")
+            return
+        contender.probe = f"probe {contender.spec.precision}"
+        contender.flops_per_s.append(reading["flops_per_s"])
+        contender.bytes_per_s.append(reading["bytes_per_s"])
+
+    def _settle_ceilings(self, ranks: Ranks) -> None:
+        first, seen = ranks.first, 0
+        while len(first.flops_per_s) != seen and len(first.flops_per_s) < _MOST_READINGS and above_ceiling(ranks):
+            seen = len(first.flops_per_s)
+            self._read_ceilings(first)
+
+    def _profile(self, contender: Contender, course: Course) -> None:
+        if course.profile is None:
+            return
+        wanted = course.profile
+        batches = min(course.batches, wanted.batches)
+        try:
+            found = self._call(
+                contender.worker, "profile", folder=str(wanted.folder), name=wanted.name, batches=batches
+            )
+        except Unsupported as failure:
+            self._listener.note(f"no profile: {failure}")
+            return
+        self._listener.profiled(found["files"])
+
+    def _prove_again(self, ranks: Ranks) -> None:
+        for each in ranks.members:
+            try:
+                again = self._verification(each.worker, each.spec)
+            except WorkerFailed:
+                if self._deadline.left() > 0:
+                    raise
+                ranks.first.warnings.append("the budget ended before the program was verified again")
+                return
+            if not again.ok:
+                ranks.first.faults.append(f"after the timed steps: {again.reason}")
+
+    def _finished(self, ranks: Ranks, spec: Spec) -> Run:
+        first = ranks.first
+        try:
+            facts = first.worker.call("facts", 30.0)
+        except WorkerFailed:
+            facts = {"memory": {}, "environment": environment.record()}
+        first.faults += thread_faults(spec, first.blocks)
+        found, copies = finished_run(first, facts), spec.plan.replicas
+        ceiling = found.ceiling
+        if ceiling is not None:
+            ceiling = dataclasses.replace(ceiling, flops=ceiling.flops * copies, bytes=ceiling.bytes * copies)
+        return dataclasses.replace(found, spec=spec, items_per_batch=found.items_per_batch * copies, ceiling=ceiling)
+
+
+def above_ceiling(ranks: Ranks) -> bool:
+    """Whether the fastest step was faster than the best reading of the ceiling allows."""
+    first = ranks.first
+    fastest_s = min(block.samples_ns[0] / block.batches for block in first.blocks) / 1e9
+    flops, moved = first.task.flops(first.spec.mode), first.working_set
+    shortest_s = max(flops / max(first.flops_per_s), moved / max(first.bytes_per_s))
+    return len(ranks.members) * shortest_s > fastest_s
+
+
+def ranks_pids(ranks: Ranks) -> set[int]:
+    """The processes of the copies."""
+    return {each.worker.pid for each in ranks.members}
+
+
+def merged(answers: Sequence[dict[str, Any]]) -> Block:
+    """One step of all copies: from the first that began to the last that was done."""
+    blocks = [_block(each["block"]) for each in answers]
+    if len(blocks) == 1:
+        return blocks[0]
+    began = min(each["began_ns"] for each in answers)
+    ended = max(each["began_ns"] + block.samples_ns[0] for each, block in zip(answers, blocks, strict=True))
+    context = dict(blocks[0].context)
+    context["busy_threads"] = sum(block.context.get("busy_threads", 0.0) for block in blocks)
+    return dataclasses.replace(
+        blocks[0],
+        samples_ns=(ended - began,),
+        latencies_ns=tuple(each for block in blocks for each in block.latencies_ns),
+        context=context,
+    )
+
+
+def _block(doc: dict[str, Any]) -> Block:
+    fields: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in doc.items()}
+    return Block(**fields)

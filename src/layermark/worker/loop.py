@@ -1,0 +1,183 @@
+"""The measuring loop: warm-up until steady, then blocks of samples. It knows a program and a clock, no framework."""
+
+from __future__ import annotations
+
+import math
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from layermark.backends.base import Program, Timeline
+from layermark.devices import cpu
+from layermark.outcome import Block
+
+SAMPLE_NS = 10_000_000
+"""What one sample should last; shorter calls are grouped."""
+WINDOW_CALLS = 20
+WINDOW_NS = 500_000_000
+AGREE = 0.05
+LATENCIES_KEPT = 4096
+_WARM_UP_LIMIT_NS = 5_000_000_000
+_BUSY_SHARE = 0.1
+_TIMELINES_A_SAMPLE = 256
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """How a program reached its steady state."""
+
+    first_step_s: float
+    warm_up_s: float
+    step_ns: float
+    steady: bool
+
+
+class Loop:
+    """Drives one program: every call runs `batches_per_step` batches of the ring."""
+
+    def __init__(self, program: Program, batches_per_step: int) -> None:
+        self._program = program
+        self._batches = batches_per_step
+        self._clock = program.clock
+        self._calls = 1
+
+    def warm_up(self) -> WarmUp:
+        """Drop the first step, then run windows until two that follow each other agree."""
+        first = self._sample(1)
+        began = self._clock()
+        previous, steady = self._window(), False
+        while not steady and self._clock() - began < _WARM_UP_LIMIT_NS:
+            current = self._window()
+            steady = agree(previous, current, AGREE)
+            previous = current
+        self._calls = max(1, math.ceil(SAMPLE_NS / max(previous, 1)))
+        return WarmUp(first / 1e9, (self._clock() - began) / 1e9, previous, steady)
+
+    def _window(self) -> float:
+        """The median call of up to `WINDOW_CALLS` calls, or as many as fit."""
+        began, calls = self._clock(), [self._sample(1)]
+        while len(calls) < WINDOW_CALLS and self._clock() - began < WINDOW_NS:
+            calls.append(self._sample(1))
+        return statistics.median(calls)
+
+    def _sample(self, calls: int) -> int:
+        run, batches, clock = self._program.run, self._batches, self._clock
+        began = clock()
+        for _ in range(calls):
+            run(batches)
+        return clock() - began
+
+    def block(self, seconds: float, min_steps: int) -> Block:
+        """One turn in the alternation: untimed calls until two samples agree, then samples until it is long enough."""
+        wanted_ns = int(seconds * 1e9)
+        self._open(wanted_ns // 2)
+        with watched() as context:
+            samples, latencies = self._timed(wanted_ns, min_steps)
+        return Block(
+            calls=self._calls,
+            batches=self._calls * self._batches,
+            samples_ns=tuple(samples),
+            latencies_ns=tuple(latencies),
+            context=context,
+        )
+
+    def _open(self, limit_ns: int) -> None:
+        began = self._clock()
+        previous = self._sample(self._calls)
+        while self._clock() - began < limit_ns:
+            current = self._sample(self._calls)
+            if agree(previous, current, AGREE):
+                return
+            previous = current
+
+    def _timed(self, wanted_ns: int, min_steps: int) -> tuple[list[int], list[int]]:
+        run, batches, clock, calls = self._program.run, self._batches, self._clock, self._calls
+        needed, stride = math.ceil(min_steps / calls), max(1, calls // _TIMELINES_A_SAMPLE)
+        samples: list[int] = []
+        timelines: list[Timeline] = []
+        total = 0
+        while total < wanted_ns or len(samples) < needed:
+            began = clock()
+            made = [run(batches) for _ in range(calls)]
+            samples.append(clock() - began)
+            total += samples[-1]
+            timelines += made[::stride]
+        return samples, latencies_of(timelines)
+
+
+def latencies_of(timelines: list[Timeline]) -> list[int]:
+    """Hand-over to result of every batch, thinned evenly to what is kept."""
+    every = [done - handed for each in timelines for handed, done in zip(each.handed_over, each.done, strict=True)]
+    return every[:: max(1, math.ceil(len(every) / LATENCIES_KEPT))]
+
+
+def agree(one: float, other: float, share: float) -> bool:
+    """Whether two times differ by at most this share of the smaller."""
+    return abs(one - other) <= share * min(one, other)
+
+
+@contextmanager
+def watched() -> Iterator[Mapping[str, float]]:
+    """What else happens to this process and its machine while something runs."""
+    context: dict[str, float] = {}
+    threads, usage, steal, began = cpu.thread_times_ns(), _usage(), cpu.steal_s(), time.perf_counter()
+    yield context
+    wall = time.perf_counter() - began
+    context |= {name: value - usage[name] for name, value in _usage().items()}
+    context |= {"steal_s": cpu.steal_s() - steal, "wall_s": wall}
+    context["busy_threads"] = busy_threads(threads, cpu.thread_times_ns(), context["cpu_s"] * 1e9, wall * 1e9)
+
+
+def busy_threads(before: Mapping[str, int], after: Mapping[str, int], process_ns: float, wall_ns: float) -> int:
+    """How many threads had work: those that gained CPU time, and one more if ended threads took some with them."""
+    gained = [now - before.get(name, 0) for name, now in after.items()]
+    ended = process_ns - sum(gained)
+    return sum(each > _BUSY_SHARE * wall_ns for each in [*gained, ended])
+
+
+def _usage() -> dict[str, float]:
+    now = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "voluntary_switches": now.ru_nvcsw,
+        "involuntary_switches": now.ru_nivcsw,
+        "minor_faults": now.ru_minflt,
+        "major_faults": now.ru_majflt,
+        "cpu_s": now.ru_utime + now.ru_stime,
+    }
+
+
+def unfinished_share(
+    program: Program,
+    batches: int,
+    threads: int,
+    cpu_clock: Callable[[], int] = time.process_time_ns,
+    sleep: Callable[[float], None] = time.sleep,
+) -> float:
+    """The share of a call's CPU time that falls after the call has returned; near 0 for an honest program.
+
+    Thread pools spin for up to a tenth of a second after work; that is allowed for each thread.
+    """
+    wanted_ns, spin_ns = threads * 300_000_000, threads * 100_000_000
+    while True:
+        began = cpu_clock()
+        program.run(batches)
+        returned = cpu_clock()
+        still = _stand_still(cpu_clock, sleep)
+        if still - began >= wanted_ns or batches >= 1 << 16 or program.clock_name != "perf_counter":
+            return max(0, still - returned - spin_ns) / max(1, still - began)
+        batches *= 4
+
+
+def _stand_still(cpu_clock: Callable[[], int], sleep: Callable[[float], None]) -> int:
+    """The CPU clock once it has stopped (or after five seconds)."""
+    now = cpu_clock()
+    for _ in range(250):
+        before = now
+        sleep(0.02)
+        now = cpu_clock()
+        if now - before < 1_000_000:
+            break
+    return now

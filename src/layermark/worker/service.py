@@ -1,0 +1,160 @@
+"""What a worker can be told to do. One worker holds at most one program, or one probe."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from layermark.backends.base import Backend, Probe, Program, backend
+from layermark.errors import Unsupported
+from layermark.spec import Spec
+from layermark.worker import environment
+from layermark.worker.loop import Loop, unfinished_share
+from layermark.worker.profile import write_profile
+from layermark.worker.steps import seconds_per_batch, timed_call
+from layermark.workloads.base import Task, task
+
+UNFINISHED = 0.25
+"""More than this share of the CPU time after the return means that the program does not wait for its work."""
+
+
+class Service:
+    """The state of one worker and the messages it understands, one method each."""
+
+    def __init__(self) -> None:
+        self._spec: Spec
+        self._task: Task
+        self._program: Program | None = None
+        self._loop: Loop
+        self._probe: Probe | None = None
+
+    def handle(self, do: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Carry out one message."""
+        methods: dict[str, Callable[..., dict[str, Any]]] = {
+            "prepare": self.prepare,
+            "verify": self.verify,
+            "warm_up": self.warm_up,
+            "measure": self.measure,
+            "calibrate": self.calibrate,
+            "step": self.step,
+            "profile": self.profile,
+            "facts": self.facts,
+            "oracle": self.oracle,
+            "probe": self.probe,
+            "ceiling": self.ceiling,
+            "close": self.close,
+        }
+        return methods[do](**given)
+
+    def prepare(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """Import the framework and build the program, each timed apart; an earlier program makes room."""
+        self.close()
+        self._spec = Spec.from_json(spec)
+        found = backend(self._spec.backend)
+        began = time.perf_counter()
+        versions = _loaded(found)
+        imported = time.perf_counter()
+        self._task = task(self._spec)
+        weights_ready = time.perf_counter()
+        self._program = found.prepare(self._spec, self._task)
+        self._program.learning_rate = self._spec.learning_rate
+        compiled = time.perf_counter()
+        self._loop = Loop(self._program, self._spec.batches_per_step)
+        return {
+            "timings_s": {"import": imported - began, "compile": compiled - weights_ready},
+            "settings": dict(self._program.settings),
+            "clock": self._program.clock_name,
+            "versions": dict(versions),
+        }
+
+    def verify(self, oracle: str) -> dict[str, Any]:
+        """Compare the program's own results with the oracle's."""
+        from layermark.worker.verify import verify
+
+        return dataclasses.asdict(verify(self._ready, self._spec, self._task, Path(oracle)))
+
+    def warm_up(self) -> dict[str, Any]:
+        """Check that the program waits for its work, then run it until it is steady."""
+        fault = self._early_return(self._spec.batches_per_step)
+        if fault:
+            return {"fault": fault}
+        self._ready.load(self._task.weights())
+        return dataclasses.asdict(self._loop.warm_up())
+
+    def _early_return(self, batches: int) -> str:
+        late = unfinished_share(self._ready, batches, self._spec.threads)
+        if late <= UNFINISHED:
+            return ""
+        return f"returns before the work is done: {late:.0%} of the CPU time falls after the call"
+
+    def calibrate(self) -> dict[str, Any]:
+        """Check that the program waits for its work, then find out about how long one batch takes."""
+        fault = self._early_return(1)
+        return {"fault": fault} if fault else {"seconds_per_batch": seconds_per_batch(self._ready)}
+
+    def step(self, batches: int) -> dict[str, Any]:
+        """One timed call of so many batches. Training starts every call from the same weights."""
+        if self._spec.mode == "train":
+            self._ready.load(self._task.weights())
+        return timed_call(self._ready, batches)
+
+    def profile(self, folder: str, name: str, batches: int) -> dict[str, Any]:
+        """Profile some batches; a trace and a summary by operator appear in the folder under the name."""
+        return write_profile(self._ready, Path(folder), name, batches)
+
+    def measure(self, seconds: float, min_steps: int) -> dict[str, Any]:
+        """One block of the alternation. Training starts every block from the same weights."""
+        if self._spec.mode == "train":
+            self._ready.load(self._task.weights())
+        return dataclasses.asdict(self._loop.block(seconds, min_steps))
+
+    def facts(self) -> dict[str, Any]:
+        """What is known after the last block."""
+        return {"memory": {"peak_rss_bytes": environment.peak_rss_bytes()}, "environment": environment.record()}
+
+    def oracle(self, spec: Mapping[str, Any], path: str) -> dict[str, Any]:
+        """Compute and write the oracle's answer."""
+        from layermark.worker.oracle import compute
+
+        compute(Spec.from_json(spec), Path(path))
+        return {}
+
+    def probe(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """Make ready to measure the ceilings with the runtime that the spec names."""
+        self._spec = Spec.from_json(spec)
+        found = backend(self._spec.backend)
+        _loaded(found)
+        self._probe = found.probe(self._spec)
+        if self._probe is None:
+            raise Unsupported(f"{found.name} has no ceiling probe")
+        return {}
+
+    def ceiling(self, working_set: int, seconds: float) -> dict[str, Any]:
+        """One reading of peak arithmetic and of bandwidth at a working-set size."""
+        if self._probe is None:
+            raise RuntimeError("ceiling before probe")
+        return {
+            "flops_per_s": self._probe.peak(seconds),
+            "bytes_per_s": self._probe.bandwidth(working_set, seconds),
+        }
+
+    def close(self) -> dict[str, Any]:
+        """Let go of the program."""
+        if self._program is not None:
+            self._program.close()
+        return {}
+
+    @property
+    def _ready(self) -> Program:
+        if self._program is None:
+            raise RuntimeError("the program was not prepared")
+        return self._program
+
+
+def _loaded(found: Backend) -> Mapping[str, str]:
+    if not found.installed:
+        raise Unsupported(f"{found.name} is not installed: {found.install_line}")
+    return found.load()

@@ -1,0 +1,121 @@
+"""Proof that the timed program computes what it should: its own results against the oracle's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from layermark.backends.base import Arrays, Program
+from layermark.outcome import Verification
+from layermark.spec import Spec
+from layermark.worker import oracle
+from layermark.workloads.base import Task
+
+# The largest error allowed, as a share of the spread (standard deviation) of what is compared.
+# Gradients are sums over many more terms than outputs, hence a column of their own.
+TOLERANCES: Mapping[str, tuple[float, float]] = {
+    "32.32": (1e-4, 1e-3),
+    "16.32": (3e-2, 1e-1),
+    "16.16": (3e-2, 1e-1),
+    "bf16.32": (1e-1, 4e-1),
+    "bf16.bf16": (1e-1, 4e-1),
+}
+AGAINST = "float64 reference"
+
+# Inputs of zeros can give outputs without any spread; an error is then judged against this.
+_FLOOR = 1e-3
+
+Comparison = tuple[str, float, float]
+"""What was compared, its error, and the error allowed."""
+
+
+def verify(program: Program, spec: Spec, task: Task, path: Path) -> Verification:
+    """Run the program on known inputs and compare; weights and ring are as new afterwards."""
+    with np.load(path, allow_pickle=False) as file:
+        expected = dict(file)
+    weights = task.weights()
+    program.load(weights)
+    check = _check_training if spec.mode == "train" else _check_outputs
+    found = list(check(program, spec, task, expected))
+    program.learning_rate = spec.learning_rate
+    program.load(weights)
+    return _judged(spec, found)
+
+
+def _check_outputs(program: Program, spec: Spec, task: Task, expected: Arrays) -> Iterator[Comparison]:
+    rows = oracle.rows_kept(spec, task.graph)
+    allowed = TOLERANCES[spec.precision][0]
+    floor = 0.0 if spec.values == "random" else _FLOOR
+    position = 0
+    for index in oracle.checked_inputs(spec):
+        program.run(index + 1 - position)
+        position = index + 1
+        for name, value in program.outputs().items():
+            if rows is not None:
+                value = np.take(value, rows, task.graph.batch_axes[name])
+            flat = value.reshape(-1)[oracle.places(spec.seed, name, value.size)]
+            yield f"{name} of input {index}", error(flat, expected[f"{index}:{name}"], floor), allowed
+
+
+def _check_training(program: Program, spec: Spec, task: Task, expected: Arrays) -> Iterator[Comparison]:
+    """One step at a rate that moves the weights; the gradients are read back from how far they moved."""
+    output, gradient = TOLERANCES[spec.precision]
+    rate = float(expected["rate"])
+    before = {name: value.astype("float64") for name, value in program.weights().items()}
+    program.learning_rate = rate
+    program.run(1)
+    yield "loss", error(np.asarray(program.outputs()["loss"]), expected["0:loss"]), output
+    after = program.weights()
+    names = [name for name, each in task.graph.parameters.items() if each.trainable]
+    floor = 1e-6 * max(_spread(expected[f"gradient:{name}"]) for name in names)
+    floor = floor if spec.values == "random" else max(floor, _FLOOR * _FLOOR)
+    for name in names:
+        moved = (before[name] - after[name]) / rate
+        wanted = expected[f"gradient:{name}"]
+        yield f"gradient of {name}", error(moved, wanted, floor), gradient
+
+
+def error(actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], floor: float = 0.0) -> float:
+    """The largest difference as a share of the expected values' spread; infinite where shapes or values are broken."""
+    if actual.size != expected.size or not np.all(np.isfinite(actual)):
+        return float("inf")
+    difference = np.max(np.abs(actual.reshape(-1).astype("float64") - expected.reshape(-1)), initial=0.0)
+    return float(difference / max(_spread(expected), floor, 1e-30))
+
+
+def _spread(values: np.ndarray[Any, Any]) -> float:
+    """Standard deviation, or the size of the values where they hardly differ."""
+    deviation, size = float(np.std(values)), float(np.sqrt(np.mean(np.square(values))))
+    return deviation if deviation > 1e-3 * size else size
+
+
+def _judged(spec: Spec, found: list[Comparison]) -> Verification:
+    name, worst, allowed = max(found, key=lambda each: each[1] / each[2])
+    ok = worst <= allowed
+    return Verification(
+        ok=ok,
+        max_error=worst if np.isfinite(worst) else 1e308,
+        tolerance=allowed,
+        against=AGAINST,
+        worst=name,
+        reason="" if ok else _reason(spec, found),
+    )
+
+
+def _reason(spec: Spec, found: list[Comparison]) -> str:
+    name, worst, allowed = max(found, key=lambda each: each[1] / each[2])
+    coarser = _explained_by(spec, found)
+    if coarser:
+        return f"computes in another type: the error of {name} is {worst:.1e}, as {coarser} gives, not {spec.precision}"
+    return f"wrong result: {name} is off by {worst:.1e} of its spread, allowed is {allowed:.0e}"
+
+
+def _explained_by(spec: Spec, found: list[Comparison]) -> str | None:
+    """The half type whose rounding alone would explain the errors, if all of them are that small and no smaller."""
+    if spec.precision != "32.32":
+        return None
+    within: Callable[[float], bool] = lambda share: all(each[1] <= each[2] * share for each in found)  # noqa: E731
+    return "float16" if within(30) else "bfloat16" if within(300) else None
