@@ -1,0 +1,123 @@
+"""The command line: one small file per command, each imported only when its command is typed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+
+# The command `list` is a module of this package, so that word must not mean the type in this file.
+COMMANDS = ("run", "list", "describe", "doctor", "compare")
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and answer its exit status; wrong requests become one line on stderr."""
+    try:
+        with _terminated_like_interrupted():
+            status = _dispatch(sys.argv[1:] if argv is None else argv)
+            sys.stdout.flush()
+            return status
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return _reader_left()
+    except Exception as error:
+        return _refuse(error)
+
+
+def command(name: str) -> ModuleType:
+    """The module of a command: `SUMMARY`, `configure(parser)` and `execute(args, argv)`."""
+    return importlib.import_module(f"{__name__}.{name}")
+
+
+def overview() -> str:
+    """What `layermark --help` prints."""
+    width = max(map(len, COMMANDS))
+    return "\n".join(
+        [
+            "usage: layermark COMMAND [options]",
+            "",
+            "Measure neural-network layers on every runtime of this machine.",
+            "",
+            "commands:",
+            *(f"  {name:{width}}  {command(name).SUMMARY}" for name in COMMANDS),
+            "",
+            "options:",
+            f"  {'--help':{width + 3}}  show this, or after a command its options",
+            f"  {'--version':{width + 3}}  show the version",
+            "",
+            "Begin with: layermark run --suite quick",
+        ]
+    )
+
+
+def _dispatch(argv: Sequence[str]) -> int:
+    first = argv[0] if argv else "--help"
+    if first in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    if first == "--version":
+        from layermark import __version__
+
+        print(f"layermark {__version__}")
+        return 0
+    if first not in COMMANDS:
+        raise _unknown(first)
+    return _execute(first, argv[1:])
+
+
+def _execute(name: str, argv: Sequence[str]) -> int:
+    from layermark.cli.parsing import Parser, parse
+
+    module = command(name)
+    parser = Parser(prog=f"layermark {name}", description=module.SUMMARY)
+    module.configure(parser)
+    try:
+        args = parse(parser, argv)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return int(module.execute(args, argv))
+
+
+def _unknown(name: str) -> Exception:
+    from layermark.errors import unknown
+
+    return unknown("option" if name.startswith("-") else "command", name, [*COMMANDS, "--help", "--version"])
+
+
+def _refuse(error: Exception) -> int:
+    """One line for what went wrong: status 2 for a wrong request, 1 for one that could not be met."""
+    from layermark.errors import Unsupported, UserError, WorkerFailed
+
+    if not isinstance(error, UserError | Unsupported | WorkerFailed):
+        raise error
+    print("layermark: error:", " ".join(str(error).splitlines()), file=sys.stderr)
+    return 2 if isinstance(error, UserError) else 1
+
+
+def _reader_left() -> int:
+    # Python flushes stdout once more when it ends; without this it would complain there.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM ends a command the way Ctrl-C does: workers are ended and what was measured is kept."""
+    import signal
+    import threading
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,128 @@
+"""`layermark describe`: what a workload computes, exactly, without running it."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from layermark.cli.parsing import Parser
+
+if TYPE_CHECKING:
+    from layermark.graph import Graph, Node
+    from layermark.spec import Spec
+
+SUMMARY = "show nodes, shapes, parameters, multiply-adds, FLOPs, bytes and names to split at"
+
+# Only these fields of a spec change the network or the size of its numbers.
+FIELDS = ("mode", "batch_size", "precision", "loss")
+
+
+def configure(parser: Parser) -> None:
+    """Declare the options."""
+    from layermark.cli.request import add_params
+    from layermark.options import options_of
+    from layermark.spec import Spec
+
+    parser.usage = "layermark describe WORKLOAD [options]"
+    parser.add_argument("workload", metavar="WORKLOAD", help="what to describe (layermark list workloads)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_group("what to describe", [each for each in options_of(Spec) if each.name in FIELDS])
+    add_params(parser)
+
+
+def execute(args: Namespace, argv: Sequence[str]) -> int:
+    """Print the description."""
+    from layermark.axes import expand
+    from layermark.cli.request import setting_texts
+
+    # The network is the same on every runtime, so any backend serves; this one is always there.
+    spec = expand([args.workload], setting_texts(args) | {"backend": "null"}).only()
+    facts = describe(spec)
+    print(json.dumps(facts) if args.json else _text(facts))
+    return 0
+
+
+def describe(spec: Spec) -> dict[str, Any]:
+    """Everything that is known about the network of a spec; `macs` is for a batch of one."""
+    from layermark.spec import MODES
+    from layermark.workloads.base import task, workload
+
+    whole = task(spec)
+    graphs = {mode: task(spec.replace(mode=mode)).graph for mode in MODES}
+    return {
+        "workload": spec.workload,
+        "params": spec.to_json()["params"],
+        "mode": spec.mode,
+        "batch_size": spec.batch_size,
+        "precision": spec.precision,
+        "item": workload(spec.workload).item,
+        "items": whole.items,
+        "parameters": whole.graph.parameter_count,
+        "macs": task(spec, batch_size=1).graph.macs,
+        "flops": {mode: graph.flops(mode) for mode, graph in graphs.items()},
+        "bytes": {mode: graph.compulsory_bytes(mode, *_item_bytes(spec.precision)) for mode, graph in graphs.items()},
+        "nodes": [_node(whole.graph, node) for node in whole.graph],
+        "splits": list(whole.graph.splits),
+    }
+
+
+def _item_bytes(precision: str) -> list[int]:
+    """Bytes of a computed and of a stored element: `16.32` is [2, 4]."""
+    return [4 if part == "32" else 2 for part in precision.split(".")]
+
+
+def _node(graph: Graph, node: Node) -> dict[str, Any]:
+    shapes = graph.input_shapes(node)
+    return {
+        "name": node.name,
+        "op": type(node.op).__name__.lower(),
+        "inputs": list(node.inputs),
+        "shape": list(graph.shapes[node.name]),
+        "parameters": sum(each.count for each in node.op.parameters(*shapes).values() if each.trainable),
+        "macs": node.op.macs(*shapes),
+        "flops": node.op.flops(*shapes),
+    }
+
+
+def _text(facts: dict[str, Any]) -> str:
+    return "\n".join([*_summary(facts), "", *_table(facts["nodes"]), "", "split at: " + _names(facts["splits"])])
+
+
+def _summary(facts: dict[str, Any]) -> list[str]:
+    from layermark.axes import as_text
+
+    params = " ".join(f"{name}={as_text(value)}" for name, value in facts["params"].items())
+    return [
+        f"{facts['workload']}  {facts['mode']}  batch {facts['batch_size']}  {params}",
+        f"parameters     {facts['parameters']:,}",
+        f"multiply-adds  {facts['macs']:,} for a batch of one",
+        f"FLOPs          {_by_mode(facts['flops'])} per batch",
+        f"bytes          {_by_mode(facts['bytes'])} compulsory per batch at {facts['precision']}",
+        f"items          {facts['items']:,} per batch; an item is one {facts['item']}",
+    ]
+
+
+def _table(nodes: Sequence[dict[str, Any]]) -> list[str]:
+    rows = [("node", "op", "shape", "parameters", "multiply-adds")]
+    rows += [
+        (each["name"], each["op"], "x".join(map(str, each["shape"])), f"{each['parameters']:,}", f"{each['macs']:,}")
+        for each in nodes
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    return [_row(row, widths) for row in rows]
+
+
+def _row(row: Sequence[str], widths: Sequence[int]) -> str:
+    words = [text.ljust(width) for text, width in zip(row[:3], widths[:3], strict=True)]
+    numbers = [text.rjust(width) for text, width in zip(row[3:], widths[3:], strict=True)]
+    return "  ".join(words + numbers)
+
+
+def _by_mode(values: dict[str, int]) -> str:
+    return ", ".join(f"{mode} {value:,}" for mode, value in values.items())
+
+
+def _names(splits: Sequence[str]) -> str:
+    return ", ".join(splits) or "nowhere (one node)"

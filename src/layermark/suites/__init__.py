@@ -1,0 +1,1 @@
+"""Suites: YAML files that list what to measure."""

@@ -1,0 +1,49 @@
+"""The parent imports no framework, and answers at once."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+FRAMEWORKS = ("torch", "tensorflow", "jax", "onnxruntime", "openvino")
+
+
+def imported(*argv: str) -> set[str]:
+    """The top-level packages that a command imports."""
+    command = [sys.executable, "-X", "importtime", "-m", "layermark", *argv]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {line.rsplit("|", 1)[1].strip().split(".")[0] for line in re.findall(r"^import time:.*", done.stderr, re.M)}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["--help", "run --help", "compare --help", "list", "describe lstm_multi --mode train", "doctor --quick --json"],
+)
+def test_the_parent_imports_no_framework(line: str) -> None:
+    assert imported(*line.split()).isdisjoint(FRAMEWORKS)
+
+
+def test_a_whole_session_imports_no_framework_in_the_parent() -> None:
+    code = "import layermark.session, layermark.store, layermark.report.terminal, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {name.split(".")[0] for name in done.stdout.split()}.isdisjoint(FRAMEWORKS)
+
+
+@pytest.mark.parametrize("line", ["--help", "--version", "run --help", "describe dense"])
+def test_what_needs_no_arrays_imports_no_numpy(line: str) -> None:
+    assert imported(*line.split()).isdisjoint({"numpy", "rich", "yaml", "psutil", *FRAMEWORKS})
+
+
+def test_help_is_quick() -> None:
+    assert min(cpu_seconds("--help") for _ in range(5)) < 0.15
+
+
+def cpu_seconds(*argv: str) -> float:
+    """CPU time of a command: other work on the machine hardly changes it."""
+    process = subprocess.Popen([sys.executable, "-m", "layermark", *argv], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return usage.ru_utime + usage.ru_stime
