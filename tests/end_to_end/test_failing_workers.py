@@ -32,7 +32,7 @@ def test_killed(documents):
 def test_raised(documents):
     assert "failed" == documents["raises"]["status"]
     assert "planted failure" in documents["raises"]["reason"]
-    assert "Traceback" in documents["raises"]["log"]
+    assert documents["raises"]["log"].endswith("RuntimeError: planted failure")
 
 
 def test_hung(documents):

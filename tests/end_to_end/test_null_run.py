@@ -67,7 +67,7 @@ def test_table_names_everything(layermark):
 
 
 def test_budget_leaves_out_what_does_not_fit(layermark):
-    finished = null(layermark, "dense", "--size", "8,16,32,64", "--budget", "10s", "--json")
+    finished = null(layermark, "dense", "--size", "8,16,32,64", "--budget", "7s", "--json")
     assert 0 == finished.status
     reasons = [doc["reason"] for doc in finished.documents if doc["status"] == "skipped"]
     assert 4 == len(finished.documents)

@@ -128,7 +128,7 @@ def test_list_names_everything(ask: Any) -> None:
 
 
 def test_list_of_one_kind_is_only_that(ask: Any) -> None:
-    assert [line.split()[0] for line in ask("list", "suites").out.splitlines()] == ["quick"]
+    assert [line.split()[0] for line in ask("list", "suites").out.splitlines()] == ["layers", "quick"]
 
 
 def test_describe_counts(ask: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the user sees while a session runs: a bar on a terminal, plain lines elsewhere, JSON when asked for."""
+"""What the user sees while a session runs: a bar on a terminal, notes elsewhere, JSON when asked for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @contextmanager
 def listening(*, as_json: bool) -> Iterator[Shown]:
     """The listener that fits this terminal and this request."""
-    shown: Plain | Bar = Bar() if sys.stderr.isatty() else Plain(lines=not as_json)
+    shown: Plain | Bar = Bar() if sys.stderr.isatty() else Plain()
     try:
         yield Lines(shown) if as_json else shown
     finally:
@@ -44,25 +44,7 @@ def title(spec: Spec) -> str:
 
 
 class Plain(Shown):
-    """Lines on stderr: what is finished, and what the user should know."""
-
-    def __init__(self, *, lines: bool) -> None:
-        self._lines = lines
-        self._total = 0
-        self._done = 0
-
-    def started(self, total: int) -> None:
-        """Remember how much there is to do."""
-        self._total = total
-
-    def phase(self, spec: Spec, text: str) -> None:
-        """Nothing: a log needs results, not phases."""
-
-    def finished(self, document: Mapping[str, Any]) -> None:
-        """One line per measurement."""
-        self._done += 1
-        if self._lines:
-            print(f"[{self._done}/{self._total}] {_result_line(document)}", file=sys.stderr, flush=True)
+    """What a log or a pipe gets on stderr: only what the user should know."""
 
     def note(self, text: str) -> None:
         """One line."""
@@ -151,9 +133,3 @@ def _progress() -> Progress:
     columns = (MofNCompleteColumn(), BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}"))
     return Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
 
-
-def _result_line(document: Mapping[str, Any]) -> str:
-    spec = document["spec"]
-    name = f"{spec['workload']} {spec['mode']} batch {spec['batch_size']} on {spec['backend']}"
-    reason = f": {document['reason']}" if document.get("reason") else ""
-    return " ".join(f"{name}: {document['status']}{reason}".splitlines())

@@ -28,7 +28,6 @@ __all__ = [
     "causes",
     "ceiling_facts",
     "compare_documents",
-    "compare_documents",
     "compare_starts",
     "document",
     "doubts",

@@ -176,29 +176,6 @@ def _block_count(document: Mapping[str, Any]) -> int:
     return len({sample["block"] for sample in document["samples"]})
 
 
-def compare_documents(a: Mapping[str, Any], b: Mapping[str, Any], spread: float | None = None) -> Verdict:
-    """Compare two stored results of one start each, B relative to A.
-
-    They were not measured in alternation, so only a difference beyond both noise floors, both intervals and
-    the start-to-start spread is told.
-    """
-    ratio = b["throughput"]["value"] / a["throughput"]["value"]
-    floors = [each["noise_floor"] or 0.0 for each in (a, b)]
-    least = margin(sum(floors), spread)
-    low = b["throughput"]["low"] / a["throughput"]["high"] / (1 + least)
-    high = b["throughput"]["high"] / a["throughput"]["low"] * (1 + least)
-    return Verdict(
-        answer="faster" if low > 1 else "slower" if high < 1 else "cannot tell",
-        ratio=ratio,
-        low=low,
-        high=high,
-        noise_floor=least,
-        starts=(1, 1),
-        rounds=min(len({each["block"] for each in doc["samples"]}) for doc in (a, b)),
-        spread=START_SPREAD if spread is None else spread,
-    )
-
-
 def judge(logs: Array, count_a: int, confidence: float, spread: float | None = None) -> tuple[Array, Array, Array]:
     """Shift of B's log rate, half-width of its interval, and the start-to-start spread as corrected by these starts.
 
