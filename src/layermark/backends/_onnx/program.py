@@ -1,0 +1,217 @@
+"""What the programs of both runtimes share: the ring of inputs, the clock, the weights inside of the model."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto, TensorProto, helper
+
+from layermark import ops
+from layermark.backends._onnx.writer import Array, compute_type, input_type, write
+from layermark.backends.base import Arrays, Program, Timeline
+from layermark.errors import Unsupported, UserError
+from layermark.graph import Graph
+from layermark.spec import Spec
+from layermark.workloads.base import Task
+
+UNROLLED_STEPS = 16
+"""Loops up to this long are written out: 1.2 (ONNX Runtime) to 1.7 (OpenVINO) times as fast as the runtime's loop."""
+
+Step = Callable[[], object]
+
+
+class Lap(ABC):
+    """The way through the ring. `last` is the place of the batch that ran last, if any did."""
+
+    @abstractmethod
+    def run(self, batches: int) -> Timeline:
+        """Run the next batches and return when all are finished."""
+
+    @abstractmethod
+    def rewind(self) -> None:
+        """Begin again at the first input."""
+
+    @property
+    @abstractmethod
+    def last(self) -> int | None:
+        """Which input ran last."""
+
+
+class OneByOne(Lap):
+    """One step per input, each finished when it returns; an evictor is overwritten before every batch, untimed."""
+
+    def __init__(self, steps: Sequence[Step], evictor: Array | None) -> None:
+        self._steps, self._evictor = steps, evictor
+        self.rewind()
+
+    def run(self, batches: int) -> Timeline:
+        """One stamp ends a batch and begins the next."""
+        self._done += batches
+        if self._evictor is not None:
+            return self._run_cold(batches, self._evictor)
+        clock = time.perf_counter_ns
+        stamps = [clock()]
+        stamp = stamps.append
+        for step in itertools.islice(self._ring, batches):
+            step()
+            stamp(clock())
+        return Timeline(stamps[:-1], stamps[1:])
+
+    def _run_cold(self, batches: int, evictor: Array) -> Timeline:
+        handed_over, done = [], []
+        for step in itertools.islice(self._ring, batches):
+            np.add(evictor, 1, out=evictor)
+            handed_over.append(time.perf_counter_ns())
+            step()
+            done.append(time.perf_counter_ns())
+        return Timeline(handed_over, done)
+
+    def rewind(self) -> None:
+        """Begin again at the first input."""
+        self._ring: Iterator[Step] = itertools.cycle(self._steps)
+        self._done = 0
+
+    @property
+    def last(self) -> int | None:
+        """Which input ran last."""
+        return (self._done - 1) % len(self._steps) if self._done else None
+
+
+class OnnxProgram(Program):
+    """A model with its weights inside, behind a lap; other weights make another model.
+
+    `written` is the precision that the model is written in, where a runtime takes the effective one as an option.
+    """
+
+    def __init__(self, spec: Spec, task: Task, written: str) -> None:
+        self._spec, self._graph, self._written = spec, task.graph, written
+        self._settings = described(spec, task.graph)
+        self._host = [feed(task.graph, task.batch(index), written) for index in range(spec.ring)]
+        self._evictor = np.zeros(2 * last_level_cache() // 4, "float32") if spec.cache == "cold" else None
+        self._weights = task.weights()
+        self._lap: Lap | None = self._build(self._weights)
+        self._lap.run(3)
+        self._lap.rewind()
+
+    def _model(self, weights: Arrays) -> ModelProto:
+        return write(self._graph, weights, self._written, UNROLLED_STEPS)
+
+    @abstractmethod
+    def _build(self, weights: Arrays) -> Lap:
+        """A lap over a model with these weights; may add to the settings."""
+
+    @abstractmethod
+    def _results(self, place: int) -> Sequence[Array]:
+        """The outputs of the batch at this place of the ring, in the order of the graph."""
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What was really built: execution, layout, effective types."""
+        return dict(self._settings)
+
+    def run(self, batches: int) -> Timeline:
+        """Run the next batches of the ring."""
+        assert self._lap is not None, "the program was closed"
+        return self._lap.run(batches)
+
+    def outputs(self) -> Arrays:
+        """The outputs of the last batch."""
+        if self._lap is None or self._lap.last is None:
+            raise RuntimeError("no batch has run since the weights were loaded")
+        found = self._results(self._lap.last)
+        return {name: np.array(each, "float32") for name, each in zip(self._graph.outputs, found, strict=True)}
+
+    def load(self, weights: Arrays) -> None:
+        """Set the parameters; they are part of the compiled model, which is built again if they changed."""
+        if self._lap is None or not _equal(self._weights, weights):
+            self._lap = None
+            self._weights = {name: np.array(values) for name, values in weights.items()}
+            self._lap = self._build(self._weights)
+        self._lap.rewind()
+
+    def weights(self) -> Arrays:
+        """The parameters, rounded to the type that they are stored in."""
+        stored = helper.tensor_dtype_to_np_dtype(compute_type(self._spec.precision.split(".")[1]))
+        return {name: values.astype(stored).astype("float32") for name, values in self._weights.items()}
+
+    def close(self) -> None:
+        """Let go of the model, inputs and outputs."""
+        self._lap, self._host, self._evictor = None, [], None
+
+
+def refuse(spec: Spec, runtime: str, executions: Sequence[str]) -> None:
+    """Raise for what no ONNX runtime here can do."""
+    if spec.execution not in executions:
+        raise UserError(f"--execution {spec.execution}: {runtime} knows {', '.join(executions)}")
+    if spec.mode == "train":
+        raise Unsupported(f"{runtime} runs inference only")
+    if spec.device != "cpu":
+        raise Unsupported(f"{runtime} runs on cpu only here, not on {spec.device}")
+    if spec.formulation == "tuned":
+        raise Unsupported(
+            f"no tuned formulation of {spec.workload} on {runtime}, which picks layouts and kernels itself"
+        )
+
+
+def described(spec: Spec, graph: Graph) -> dict[str, str]:
+    """The settings that are known before anything is built."""
+    settings = {"formulation": spec.formulation, "layout": "canonical outside, the runtime's choice inside"}
+    loops = [node for node in graph if isinstance(node.op, ops.Recurrent) and node.op.form == "loop"]
+    forms = {node.op.form for node in graph if isinstance(node.op, ops.Recurrent)}
+    if forms:
+        settings["cell"] = ",".join(sorted(forms))
+    if loops:
+        short = all(graph.shapes[node.name][0] <= UNROLLED_STEPS for node in loops)
+        settings["loop"] = "written out" if short else "Scan"
+    if spec.cache == "cold":
+        settings["cache"] = f"cold: {2 * last_level_cache() >> 20} MiB written before every batch, not timed"
+    return settings | {"allocator": spec.allocator}
+
+
+def feed(graph: Graph, batch: Arrays, precision: str) -> tuple[Array, ...]:
+    """One batch in the order and types that the model takes."""
+    compute = compute_type(precision)
+    kinds = [helper.tensor_dtype_to_np_dtype(input_type(op, compute)) for op in graph.inputs.values()]
+    return tuple(np.asarray(batch[name], kind, order="C") for name, kind in zip(graph.inputs, kinds, strict=True))
+
+
+def type_name(kind: int) -> str:
+    """How settings call an ONNX element type."""
+    names = {TensorProto.FLOAT: "float32", TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
+    return names[kind]  # type: ignore[index]
+
+
+def trial(steps: Sequence[Step], seconds: float = 0.05, rounds: int = 4) -> list[float]:
+    """Calls per second of each step, the best of rounds that alternate."""
+    counts = [max(1, round(seconds / max(_time(step, 2), 1e-7) * 2)) for step in steps]
+    best = [0.0] * len(steps)
+    for _ in range(rounds):
+        for index, step in enumerate(steps):
+            best[index] = max(best[index], counts[index] / _time(step, counts[index]))
+    return best
+
+
+def _time(step: Step, calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        step()
+    return time.perf_counter() - start
+
+
+def last_level_cache() -> int:
+    """Bytes of the largest cache of the first CPU; 64 MiB where the system does not tell."""
+    sizes = [0]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        if found := re.fullmatch(r"(\d+)([KM])", path.read_text().strip()):
+            sizes.append(int(found[1]) << (20 if found[2] == "M" else 10))
+    return max(sizes) or 64 << 20
+
+
+def _equal(one: Arrays, other: Arrays) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(values, other[name]) for name, values in one.items())

@@ -1,0 +1,50 @@
+"""ONNX Runtime. This module imports no framework, so that a parent may ask about the backend for free."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import ClassVar
+
+from layermark.backends.base import Backend, Probe, Program
+from layermark.spec import Spec
+from layermark.workloads.base import Task
+
+
+class OnnxRuntimeBackend(Backend):
+    """ONNX Runtime's own CPU kernels on a model written from the graph. Inference only."""
+
+    name: ClassVar[str] = "onnxruntime"
+    package: ClassVar[str] = "onnxruntime"
+    executions: ClassVar[tuple[str, ...]] = ("auto", "sequential")
+    # Off although `probe` works: one runtime probes for a session, and torch's streams reach higher than these.
+    probes: ClassVar[bool] = False
+
+    @property
+    def installed(self) -> bool:
+        """Whether the runtime and `onnx`, which writes its models, are there."""
+        return all(importlib.util.find_spec(name) is not None for name in (self.package, "onnx"))
+
+    def load(self) -> Mapping[str, str]:
+        """Import the runtime; answers versions and providers."""
+        from layermark.backends.onnxruntime.process import facts
+
+        return facts()
+
+    def prepare(self, spec: Spec, task: Task) -> Program:
+        """Write the model of a task and open a session on it."""
+        from layermark.backends._onnx.program import refuse
+
+        refuse(spec, self.name, self.executions)
+        from layermark.backends.onnxruntime.program import OnnxRuntimeProgram
+
+        return OnnxRuntimeProgram(spec, task)
+
+    def probe(self, spec: Spec) -> Probe:
+        """Matrix products on packed weights, and simple streams."""
+        from layermark.backends.onnxruntime.probe import OnnxRuntimeProbe
+
+        return OnnxRuntimeProbe(spec)
+
+
+BACKEND = OnnxRuntimeBackend()

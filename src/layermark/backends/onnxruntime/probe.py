@@ -1,0 +1,117 @@
+"""What this machine can do at best through ONNX Runtime: products with packed weights, and simple streams."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+
+import numpy as np
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnxruntime import OrtValue
+
+from layermark.backends._onnx.writer import IR_VERSION, OPSET, Array
+from layermark.backends.base import Probe
+from layermark.backends.onnxruntime import process
+from layermark.laws import Shape
+from layermark.spec import Spec
+
+Kernel = Callable[[], object]
+SIZES = (1024, 2048)
+SHORTEST_S = 1e-4
+"""Repetitions are grouped until a group lasts this long, far above the cost of the clock."""
+
+
+class OnnxRuntimeProbe(Probe):
+    """Best-of figures, made as upper bounds: honest programs stay below them. Arithmetic is fp32, its fastest type."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        process.set_subnormals(spec)
+        self._streams: dict[int, list[tuple[int, Kernel]]] = {}
+
+    def peak(self, seconds: float) -> float:
+        """Scalar operations per second of the best product of 1024 or 2048 cubed with a packed constant weight."""
+        return best(self._products, seconds)
+
+    def bandwidth(self, working_set: int, seconds: float) -> float:
+        """Bytes per second of the best of a sum of arrays and a product of matrix and vector over this many bytes."""
+        if working_set not in self._streams:
+            self._streams[working_set] = [self._sum(working_set), self._vector_product(working_set)]
+        return best(self._streams[working_set], seconds)
+
+    @cached_property
+    def _products(self) -> list[tuple[int, Kernel]]:
+        return [(2 * size**3, self._product(size, size, size)) for size in SIZES]
+
+    def _product(self, rows: int, inner: int, columns: int) -> Kernel:
+        weight = numpy_helper.from_array(_random((inner, columns)), "weight")
+        return self._kernel("MatMul", ["x", "weight"], [(rows, inner)], (rows, columns), [weight])
+
+    def _sum(self, working_set: int) -> tuple[int, Kernel]:
+        third = max(working_set // 12, 64)
+        return 12 * third, self._kernel("Add", ["x", "y"], [(third,), (third,)], (third,), [])
+
+    def _vector_product(self, working_set: int) -> tuple[int, Kernel]:
+        columns = min(1024, max(working_set // 4, 64))
+        rows = max(working_set // 4 // columns, 1)
+        return 4 * rows * columns, self._product(1, rows, columns)
+
+    def _kernel(
+        self, kind: str, read: list[str], shapes: Sequence[Shape], shape: Shape, constants: list[TensorProto]
+    ) -> Kernel:
+        """A bound session of one node, whose inputs are those it reads that are not constants."""
+        fed = [name for name in read if name not in {each.name for each in constants}]
+        inputs = [_info(name, each) for name, each in zip(fed, shapes, strict=True)]
+        node = helper.make_node(kind, read, ["z"])
+        model = _model(helper.make_graph([node], kind.lower(), inputs, [_info("z", shape)], constants))
+        session = process.session(model, process.options(self._spec))
+        binding = session.io_binding()
+        for name, each in zip(fed, shapes, strict=True):
+            value = OrtValue.ortvalue_from_shape_and_type(each, np.float32)
+            value.update_inplace(_random(each))
+            binding.bind_ortvalue_input(name, value)
+        binding.bind_ortvalue_output("z", OrtValue.ortvalue_from_shape_and_type(shape, np.float32))
+        return partial(session.run_with_iobinding, binding)
+
+
+def _random(shape: Shape) -> Array:
+    return np.random.default_rng(0).standard_normal(shape, "float32")
+
+
+def _info(name: str, shape: Shape) -> ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def _model(graph: GraphProto) -> ModelProto:
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+
+
+def best(kernels: Sequence[tuple[int, Kernel]], seconds: float) -> float:
+    """The highest rate of any kernel; each has one stretch of the time to itself.
+
+    They must not take turns: the pool of a session that has just run spins for some 40 ms on the cores that
+    the next one needs, which cost a third of the peak.
+    """
+    return max(work * _highest(kernel, seconds / len(kernels)) for work, kernel in kernels)
+
+
+def _highest(kernel: Kernel, seconds: float) -> float:
+    """The most calls per second of any group of calls within this long."""
+    count, fastest, end = _repetitions(kernel), 0.0, time.perf_counter() + seconds
+    while True:
+        fastest = max(fastest, count / _time(kernel, count))
+        if time.perf_counter() >= end:
+            return fastest
+
+
+def _repetitions(kernel: Kernel) -> int:
+    _time(kernel, 1)
+    return max(1, round(SHORTEST_S / _time(kernel, 1)))
+
+
+def _time(kernel: Kernel, count: int) -> float:
+    start = time.perf_counter()
+    for _ in range(count):
+        kernel()
+    return time.perf_counter() - start

@@ -1,0 +1,98 @@
+"""A prepared ONNX Runtime program: a session with its inputs and outputs bound to buffers of the runtime's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto
+from onnxruntime import InferenceSession, IOBinding, OrtValue
+
+from layermark.backends._onnx.program import Lap, OneByOne, OnnxProgram, Step, type_name
+from layermark.backends._onnx.writer import Array, compute_type
+from layermark.backends.base import Arrays, OperatorTime
+from layermark.backends.onnxruntime import process
+from layermark.backends.onnxruntime.types import require
+from layermark.spec import Spec
+from layermark.workloads.base import Task
+
+_NUMPY = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
+_NUMPY |= {"tensor(int32)": np.int32}
+
+
+class OnnxRuntimeProgram(OnnxProgram):
+    """One session; a run returns when its work is done."""
+
+    def __init__(self, spec: Spec, task: Task) -> None:
+        self._subnormals = process.set_subnormals(spec)
+        super().__init__(spec, task, spec.precision)
+        compute, stored = (type_name(compute_type(word)) for word in spec.precision.split("."))
+        self._settings |= {
+            "execution": "sequential",
+            "provider": process.PROVIDER,
+            "compute_type": compute,
+            "weight_type": stored,
+            "output_type": str(self._outputs[0].numpy().dtype),
+            "subnormals": self._subnormals,
+        }
+
+    def _build(self, weights: Arrays) -> Lap:
+        session = self._opened(self._model(weights))
+        self._outputs = [_empty(each.shape, each.type) for each in session.get_outputs()]
+        return OneByOne(self._steps(session), self._evictor)
+
+    def _opened(self, model: ModelProto) -> InferenceSession:
+        options = process.options(self._spec)
+        if self._spec.precision != "32.32":
+            require(model, options, type_name(compute_type(self._spec.precision)))
+        return process.session(model, options)
+
+    def _steps(self, session: InferenceSession) -> list[Step]:
+        """One call per input of the ring: resident inputs, or one set of buffers that every batch is copied into."""
+        if self._spec.data == "synthetic":
+            return [
+                partial(session.run_with_iobinding, self._bound(session, _filled(session, batch)))
+                for batch in self._host
+            ]
+        buffers = _filled(session, self._host[0])
+        binding = self._bound(session, buffers)
+        return [partial(_copy_and_run, session, binding, buffers, batch) for batch in self._host]
+
+    def _bound(self, session: InferenceSession, inputs: Sequence[OrtValue]) -> IOBinding:
+        binding = session.io_binding()
+        for each, value in zip(session.get_inputs(), inputs, strict=True):
+            binding.bind_ortvalue_input(each.name, value)
+        for each, value in zip(session.get_outputs(), self._outputs, strict=True):
+            binding.bind_ortvalue_output(each.name, value)
+        return binding
+
+    def profile(self, folder: Path, batches: int) -> list[OperatorTime]:
+        """The operators of some batches in a session that profiles, and the runtime's own trace."""
+        from layermark.backends.onnxruntime.profile import profiled
+
+        return profiled(self._model(self._weights), process.options(self._spec), self._steps, folder, batches)
+
+    def _results(self, place: int) -> Sequence[Array]:
+        return [each.numpy() for each in self._outputs]
+
+
+def _empty(shape: Sequence[int], kind: str) -> OrtValue:
+    return OrtValue.ortvalue_from_shape_and_type(shape, _NUMPY[kind])
+
+
+def _filled(session: InferenceSession, batch: Sequence[Array]) -> list[OrtValue]:
+    """Inputs in memory that the runtime has aligned for its kernels."""
+    values = [_empty(each.shape, each.type) for each in session.get_inputs()]
+    for value, source in zip(values, batch, strict=True):
+        value.update_inplace(source)
+    return values
+
+
+def _copy_and_run(
+    session: InferenceSession, binding: IOBinding, buffers: Sequence[OrtValue], batch: Sequence[Array]
+) -> None:
+    for buffer, source in zip(buffers, batch, strict=True):
+        buffer.update_inplace(source)
+    session.run_with_iobinding(binding)

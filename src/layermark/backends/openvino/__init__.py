@@ -1,0 +1,45 @@
+"""OpenVINO. This module imports no framework, so that a parent may ask about the backend for free."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import ClassVar
+
+from layermark.backends.base import Backend, Program
+from layermark.spec import Spec
+from layermark.workloads.base import Task
+
+
+class OpenVinoBackend(Backend):
+    """OpenVINO's CPU plug-in on a model written from the graph. Inference only.
+
+    `latency` runs one batch at a time on all threads, `throughput` several at once on streams of their own.
+    """
+
+    name: ClassVar[str] = "openvino"
+    package: ClassVar[str] = "openvino"
+    executions: ClassVar[tuple[str, ...]] = ("auto", "latency", "throughput")
+
+    @property
+    def installed(self) -> bool:
+        """Whether the runtime and `onnx`, which writes its models, are there."""
+        return all(importlib.util.find_spec(name) is not None for name in (self.package, "onnx"))
+
+    def load(self) -> Mapping[str, str]:
+        """Import the runtime; answers versions and what the plug-in can compute in."""
+        from layermark.backends.openvino.compiled import facts
+
+        return facts()
+
+    def prepare(self, spec: Spec, task: Task) -> Program:
+        """Write the model of a task and compile it."""
+        from layermark.backends._onnx.program import refuse
+
+        refuse(spec, self.name, self.executions)
+        from layermark.backends.openvino.program import OpenVinoProgram
+
+        return OpenVinoProgram(spec, task)
+
+
+BACKEND = OpenVinoBackend()

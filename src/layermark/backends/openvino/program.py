@@ -1,0 +1,80 @@
+"""A prepared OpenVINO program: the model of a task, compiled for the way that was asked for or proved better."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import openvino
+
+from layermark.backends._onnx.program import Lap, OnnxProgram, trial
+from layermark.backends._onnx.writer import Array
+from layermark.backends.base import Arrays, OperatorTime
+from layermark.backends.openvino import compiled, ways
+from layermark.backends.openvino.ways import Way
+from layermark.errors import Unsupported
+from layermark.spec import Spec
+from layermark.workloads.base import Task
+
+_WAYS = {"latency": ways.latency, "throughput": ways.throughput}
+
+
+class OpenVinoProgram(OnnxProgram):
+    """A compiled model with its requests."""
+
+    def __init__(self, spec: Spec, task: Task) -> None:
+        found = compiled.check_subnormals(spec)
+        self._execution = spec.execution
+        stored = spec.precision.split(".")[1]
+        # The effective type is an option of the runtime; the model itself, its inputs and outputs are fp32.
+        super().__init__(spec, task, f"32.{stored}")
+        self._settings |= {
+            "execution": self._way.name,
+            **self._way.facts,
+            **compiled.check_types(self._way.compiled, spec),
+            "weight_type": {"32": "float32", "16": "float16", "bf16": "bfloat16"}[stored],
+            "output_type": str(self._way.results(0)[0].dtype),
+            "subnormals": found,
+        }
+
+    def _build(self, weights: Arrays) -> Lap:
+        model = compiled.read(self._model(weights), self._graph)
+        self._way = self._better(model) if self._execution == "auto" else self._made(model, self._execution)
+        self._execution = self._way.name
+        return self._way.lap
+
+    def _made(self, model: openvino.Model, execution: str) -> Way:
+        return _WAYS[execution](model, self._spec, self._host, self._evictor)
+
+    def _better(self, model: openvino.Model) -> Way:
+        """The better of a short alternating trial."""
+        latency, batches = self._made(model, "latency"), self._spec.batches_per_step
+        try:
+            reason = "one batch per call cannot fill several streams" if batches == 1 else ""
+            rival = None if reason else self._made(model, "throughput")
+        except Unsupported as error:
+            rival, reason = None, str(error)
+        if rival is None:
+            self._settings["execution_trial"] = f"none: {reason}"
+            return latency
+        found = [latency, rival]
+        rates = trial([lambda way=each: way.lap.run(batches) for each in found])  # type: ignore[misc]
+        named = [f"{way.name} {rate * batches:.4g}/s" for way, rate in zip(found, rates, strict=True)]
+        self._settings["execution_trial"] = ", ".join(named)
+        return found[rates.index(max(rates))]
+
+    def profile(self, folder: Path, batches: int) -> list[OperatorTime]:
+        """The counters of a model compiled for them, one batch at a time."""
+        from layermark.backends.openvino.profile import profiled
+
+        model = compiled.read(self._model(self._weights), self._graph)
+        counting = compiled.compile_model(model, self._spec, "latency", compiled.threads_of(self._spec), count=True)
+        return profiled(counting, self._host, folder, batches)
+
+    def _results(self, place: int) -> Sequence[Array]:
+        return self._way.results(place)
+
+    def close(self) -> None:
+        """Let go of the model and its requests."""
+        super().close()
+        del self._way

@@ -1,0 +1,160 @@
+"""Ways to run a compiled model: one batch at a time on all threads, or several in flight on streams of their own."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import openvino
+
+from layermark.backends._onnx.program import Lap, OneByOne, Step
+from layermark.backends._onnx.writer import Array
+from layermark.backends.base import Timeline
+from layermark.backends.openvino import compiled as native
+from layermark.devices import cpu
+from layermark.errors import Unsupported
+from layermark.spec import Spec
+
+BUSY_SHARE = 0.1
+"""A thread that used more than this share of the time was busy, as the measuring loop sees it."""
+_WATCHED_S = 0.1
+
+Batches = Sequence[Sequence[Array]]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A compiled model, its requests, and the lap that runs them."""
+
+    name: str
+    compiled: openvino.CompiledModel
+    requests: Sequence[openvino.InferRequest]
+    lap: Lap
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What the runtime made of the options."""
+        names = {"streams": "NUM_STREAMS", "runtime_threads": "INFERENCE_NUM_THREADS", "pinning": "ENABLE_CPU_PINNING"}
+        return {name: str(self.compiled.get_property(key)) for name, key in names.items()}
+
+    def results(self, place: int) -> list[Array]:
+        """The outputs of the batch at a place of the ring."""
+        request = self.requests[place % len(self.requests)]
+        return [request.get_output_tensor(index).data for index in range(len(self.compiled.outputs))]
+
+
+class Flight(Lap):
+    """Starts batches without waiting while requests are free, and waits for all of them at the end of a call."""
+
+    def __init__(self, starts: Sequence[Step], waits: Sequence[Step], evictor: Array | None) -> None:
+        self._starts, self._waits, self._evictor = starts, waits, evictor
+        self.rewind()
+
+    def run(self, batches: int) -> Timeline:
+        """One entry for the whole call: batches end in any order."""
+        if self._evictor is not None:
+            np.add(self._evictor, 1, out=self._evictor)
+        begun, count = time.perf_counter_ns(), len(self._starts)
+        flying: deque[int] = deque()
+        for index in range(self._done, self._done + batches):
+            if len(flying) == count:
+                self._waits[flying.popleft()]()
+            self._starts[index % count]()
+            flying.append(index % count)
+        for place in flying:
+            self._waits[place]()
+        self._done += batches
+        return Timeline([begun], [time.perf_counter_ns()])
+
+    def rewind(self) -> None:
+        """Begin again at the first input."""
+        self._done = 0
+
+    @property
+    def last(self) -> int | None:
+        """Which request ran last."""
+        return (self._done - 1) % len(self._starts) if self._done else None
+
+
+def latency(model: openvino.Model, spec: Spec, host: Batches, evictor: Array | None) -> Way:
+    """One batch at a time, in the calling thread and the rest of the pool."""
+    made = native.compile_model(model, spec, "latency", native.threads_of(spec))
+    if spec.data == "generated":
+        request, tensors = _request(made, host[0])
+        call = partial(request.infer, share_outputs=True)
+        steps: list[Step] = [partial(_copy_and_call, tensors, batch, call) for batch in host]
+        return Way("latency", made, [request], OneByOne(steps, evictor))
+    requests = [_request(made, batch)[0] for batch in host]
+    _share_outputs(made, requests)
+    steps = [partial(each.infer, share_outputs=True) for each in requests]
+    return Way("latency", made, requests, OneByOne(steps, evictor))
+
+
+def _share_outputs(made: openvino.CompiledModel, requests: Sequence[openvino.InferRequest]) -> None:
+    """One set of output buffers, as a plain loop has: a set per request outgrew the caches and cost up to a tenth."""
+    for index, port in enumerate(made.outputs):
+        tensor = openvino.Tensor(port.get_element_type(), port.get_shape())
+        for request in requests:
+            request.set_output_tensor(index, tensor)
+
+
+def throughput(model: openvino.Model, spec: Spec, host: Batches, evictor: Array | None) -> Way:
+    """Several batches at a time. Where handing them over keeps a thread busy, the streams have one thread less."""
+    budget = native.threads_of(spec)
+    way = _streams(model, spec, host, evictor, budget)
+    if busy_threads(lambda: way.lap.run(8 * len(way.requests))) > budget:
+        if budget == 1:
+            raise Unsupported("openvino needs a thread besides its streams to hand over such small batches")
+        way = _streams(model, spec, host, evictor, budget - 1)
+    way.lap.rewind()
+    return way
+
+
+def _streams(model: openvino.Model, spec: Spec, host: Batches, evictor: Array | None, threads: int) -> Way:
+    made = native.compile_model(model, spec, "throughput", threads)
+    wanted = int(made.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
+    # As many requests as fill the streams, and a multiple of the ring so that each has its own input.
+    batches = list(host) * -(-wanted // len(host))
+    pairs = [_request(made, batch) for batch in batches]
+    starts: list[Step] = [request.start_async for request, _ in pairs]
+    if spec.data == "generated":
+        starts = [
+            partial(_copy_and_call, tensors, batch, request.start_async)
+            for (request, tensors), batch in zip(pairs, batches, strict=True)
+        ]
+    requests = [request for request, _ in pairs]
+    return Way("throughput", made, requests, Flight(starts, [each.wait for each in requests], evictor))
+
+
+def _request(
+    made: openvino.CompiledModel, batch: Sequence[Array]
+) -> tuple[openvino.InferRequest, list[openvino.Tensor]]:
+    """A request that reads its inputs, without a copy, from memory that the runtime has aligned for its kernels."""
+    request, tensors = made.create_infer_request(), []
+    for index, source in enumerate(batch):
+        tensor = openvino.Tensor(made.inputs[index].get_element_type(), made.inputs[index].get_shape())
+        tensor.data[...] = source
+        request.set_input_tensor(index, tensor)
+        tensors.append(tensor)
+    return request, tensors
+
+
+def _copy_and_call(tensors: Sequence[Any], batch: Sequence[Array], call: Callable[[], object]) -> None:
+    for tensor, source in zip(tensors, batch, strict=True):
+        np.copyto(tensor.data, source)
+    call()
+
+
+def busy_threads(step: Step, seconds: float = _WATCHED_S) -> int:
+    """How many threads of this process have work while a step is repeated."""
+    step()
+    before, began = cpu.thread_times_ns(), time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        step()
+    least = BUSY_SHARE * (time.perf_counter() - began) * 1e9
+    return sum(now - before.get(name, 0) > least for name, now in cpu.thread_times_ns().items())
