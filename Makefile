@@ -33,7 +33,7 @@ lint: $(VENV)/.dev
 perf: $(VENV)/.dev
 	$(BIN)/python perf/startup.py
 	$(BIN)/python perf/overhead.py
-	$(BIN)/python perf/detect.py
+	PYTHONPATH=perf/plugins $(BIN)/python perf/detect.py
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m layermark.cli.docs docs/cli.md

@@ -81,11 +81,12 @@ def test_weights_come_back_as_they_went_in(workload: str) -> None:
     close(program.outputs(), oracle(task, 0, other))
 
 
-@pytest.mark.parametrize("params", [{}, {"cell": "loop"}], ids=["library", "loop"])
-@pytest.mark.parametrize("workload", LAYERS)
+RECURRENT = ("rnn", "gru", "lstm", "lstm_multi")
+FORMS = [(name, {}) for name in LAYERS] + [(name, {"cell": "loop"}) for name in RECURRENT]
+
+
+@pytest.mark.parametrize(("workload", "params"), FORMS, ids=lambda each: each if isinstance(each, str) else "-".join(each))
 def test_one_update_follows_the_reference_gradients(workload: str, params: dict[str, Any]) -> None:
-    if params and workload not in ("rnn", "gru", "lstm", "lstm_multi"):
-        pytest.skip("no recurrent cell")
     program, task = prepared(spec_of(workload, mode="train", params=params))
     start = task.weights()
     loss, gradients = reference.gradients(task.graph, start, task.batch(0), torch)

@@ -20,6 +20,7 @@ from layermark.spec import Protocol, Spec
 from layermark.workloads.base import Task, task, workload
 
 PROBE_SECONDS = 0.08
+MOST_READINGS = 40
 _WORKER_BYTES = 600 << 20
 _TYPE_BYTES = {"32": 4, "16": 2, "bf16": 2}
 
@@ -132,7 +133,7 @@ class GroupMeasurement:
             for contender in running if turn % 2 == 0 else running[::-1]:
                 self._block(contender)
             running = [each for each in running if each.spec.key not in self._outcomes]
-            self._probe(running, turn)
+            self._probe(running)
             turn += 1
 
     def _settled(self, running: Sequence[Contender], used_s: float, box_s: float) -> bool:
@@ -157,8 +158,8 @@ class GroupMeasurement:
             if self._deadline.left() > 0 or not contender.blocks:
                 self._guarded(contender.spec, contender.worker, failure)
 
-    def _probe(self, running: Sequence[Contender], turn: int) -> None:
-        """Read the ceilings: once a round for one contender after the other, since they may differ in type."""
+    def _probe(self, running: Sequence[Contender]) -> None:
+        """Read the ceilings for one contender after the other, since they may differ in type and working set."""
         for contender in running:
             if contender.probe == "none":
                 continue
@@ -175,8 +176,16 @@ class GroupMeasurement:
             contender.flops_per_s.append(reading["flops_per_s"])
             contender.bytes_per_s.append(reading["bytes_per_s"])
 
+    def _confirm_ceiling(self, contender: Contender) -> None:
+        """Before a rate is called impossible the ceiling is read again: a busy machine can make a reading far too low."""
+        seen = 0
+        while seen < len(contender.flops_per_s) < MOST_READINGS and _above(contender):
+            seen = len(contender.flops_per_s)
+            self._probe([contender])
+
     def _settle(self, contender: Contender) -> None:
         """Prove once more, after the timing, and close."""
+        self._confirm_ceiling(contender)
         try:
             self._listener.phase(contender.spec, "verifying again")
             again = self._verification(contender)
@@ -250,6 +259,12 @@ def finished_run(contender: Contender, facts: Mapping[str, Any]) -> Run:
         faults=tuple(dict.fromkeys(contender.faults)),
         warnings=tuple(dict.fromkeys(contender.warnings)),
     )
+
+
+def _above(contender: Contender) -> bool:
+    """Whether what was attained lies above every reading of the ceiling so far."""
+    rate, ceiling = stats.throughput(contender.blocks, 1), _ceiling(contender)
+    return rate is not None and ceiling is not None and stats.impossible(rate, ceiling)
 
 
 def _ceiling(contender: Contender) -> Ceiling | None:

@@ -20,8 +20,8 @@ TOLERANCES: Mapping[str, tuple[float, float]] = {
     "32.32": (1e-4, 1e-3),
     "16.32": (3e-2, 1e-1),
     "16.16": (3e-2, 1e-1),
-    "bf16.32": (1e-1, 4e-1),
-    "bf16.bf16": (1e-1, 4e-1),
+    "bf16.32": (2.5e-1, 5e-1),
+    "bf16.bf16": (2.5e-1, 5e-1),
 }
 AGAINST = "float64 reference"
 

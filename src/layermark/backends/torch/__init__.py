@@ -19,7 +19,7 @@ class TorchBackend(Backend):
 
     name: ClassVar[str] = "torch"
     package: ClassVar[str] = "torch"
-    executions: ClassVar[tuple[str, ...]] = ("auto", "eager", "compile")
+    executions: ClassVar[tuple[str, ...]] = ("auto", "eager", "compile", "recompute")
     probes: ClassVar[bool] = True
 
     def environment(self, spec: Spec) -> Mapping[str, str]:

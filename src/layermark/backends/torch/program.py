@@ -40,6 +40,7 @@ class TorchProgram(Program):
         self.learning_rate = spec.learning_rate
         self._spec, self._network = spec, Network(spec, task.graph)
         self._cuda = spec.device != "cpu"
+        self._context = self._chosen_context()
         self._last: Any = None
         self._evictor = torch.zeros(2 * last_level_cache() // 4) if spec.cache == "cold" else None
         self.host = [self._network.feed(task.batch(index)) for index in range(spec.ring)]
@@ -50,6 +51,16 @@ class TorchProgram(Program):
         self._first_call(initial)
         self._enter(self._choose())
         self.load(initial)
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The network itself, for whoever wants to call it by hand."""
+        return self._network.module
+
+    @property
+    def inputs(self) -> list[tuple[Tensor, ...]]:
+        """The ring of inputs that `module` takes."""
+        return self._resident or self.host
 
     @property
     def settings(self) -> Mapping[str, str]:
@@ -124,12 +135,16 @@ class TorchProgram(Program):
             return []
         return [tuple(each.to(self._spec.device) for each in inputs) for inputs in self.host]
 
+    def _chosen_context(self) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+        """What every call runs in; entering it is part of the call, so it is the cheapest that will do."""
+        if self._network.training:
+            return contextlib.nullcontext
+        return self._casting_context if self._network.casts_once else torch.inference_mode
+
     @contextlib.contextmanager
-    def _context(self) -> Iterator[None]:
+    def _casting_context(self) -> Iterator[None]:
         # In training autocast must be left after every forward: it would keep the casts of old weights.
-        with torch.inference_mode(not self._network.training), contextlib.ExitStack() as stack:
-            if self._network.casts_once:
-                stack.enter_context(self._network.types.autocast(self._spec.device))
+        with torch.inference_mode(), self._network.types.autocast(self._spec.device):
             yield
 
     def _enter(self, way: execution.Way) -> None:
