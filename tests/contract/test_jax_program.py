@@ -307,6 +307,28 @@ def test_no_more_threads_than_the_budget_are_busy(threads: int) -> None:
     assert dispatch == "synchronous"
 
 
+TURNS = """
+import time
+from layermark.backends.base import backend
+from layermark.spec import Spec
+from layermark.workloads.base import task
+params = {"timesteps": 50, "hidden_size": 128}
+spec = Spec(workload="lstm_multi", backend="jax", mode="train", batch_size=1, threads=1, params=params)
+program = backend("jax").prepare(spec, task(spec))
+program.run(3)
+used, began = time.process_time(), time.perf_counter()
+while time.perf_counter() - began < 1:
+    program.run(1)
+print((time.process_time() - used) / (time.perf_counter() - began))
+"""
+
+
+def test_a_program_with_loops_uses_no_more_cpu_time_than_one_thread_has() -> None:
+    """XLA moves such a program between two threads, so that their number says nothing; their time does."""
+    variables = backend("jax").environment(spec_of("dense", threads=1))
+    assert float(fresh(TURNS, **variables)) < 1.1
+
+
 def test_asking_about_the_backend_imports_no_jax() -> None:
     script = "import sys; from layermark.backends.base import backend; b = backend('jax'); b.installed, b.version"
     assert fresh(f"{script}; print('jax' in sys.modules)") == "False"

@@ -230,11 +230,22 @@ def needed_bytes(spec: Spec) -> int:
 
 
 def thread_faults(spec: Spec, blocks: Sequence[Block]) -> list[str]:
-    """Whether more threads than the budget had work, in most of the blocks."""
-    over = [block.context["busy_threads"] for block in blocks if block.context.get("busy_threads", 0) > spec.threads]
+    """Whether more threads than the budget were at work, in most of the blocks."""
+    over = [block.context["busy_threads"] for block in blocks if over_budget(block.context, spec.threads)]
     if len(over) * 2 <= len(blocks):
         return []
     return [f"uses {max(over):.0f} threads on a budget of {spec.threads}"]
+
+
+def over_budget(context: Mapping[str, float], threads: int) -> bool:
+    """More busy threads than allowed, which did not just take turns.
+
+    Taking turns shows in the CPU time only where the mask leaves room above the budget.
+    """
+    if context.get("busy_threads", 0) <= threads:
+        return False
+    turns = context["cpu_s"] <= 1.1 * threads * context["wall_s"]
+    return not (turns and context.get("cpus", threads) > threads)
 
 
 def finished_run(contender: Contender, facts: Mapping[str, Any]) -> Run:

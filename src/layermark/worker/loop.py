@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import resource
 import statistics
 import time
@@ -127,7 +128,7 @@ def watched() -> Iterator[Mapping[str, float]]:
     yield context
     wall = time.perf_counter() - began
     context |= {name: value - usage[name] for name, value in _usage().items()}
-    context |= {"steal_s": cpu.steal_s() - steal, "wall_s": wall}
+    context |= {"steal_s": cpu.steal_s() - steal, "wall_s": wall, "cpus": len(os.sched_getaffinity(0))}
     context["busy_threads"] = busy_threads(threads, cpu.thread_times_ns(), context["cpu_s"] * 1e9, wall * 1e9)
 
 

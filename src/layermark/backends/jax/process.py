@@ -1,0 +1,68 @@
+"""Switches of the whole process: full fp32, calls that run where they are made, the thread budget."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import jax
+from jax.extend.backend import get_backend
+
+from layermark.backends.jax.pool import Holder
+
+
+@cache
+def start() -> Mapping[str, str]:
+    """Set what must be set before the first operation, once; answers the facts that matter."""
+    # A call then runs in the thread that makes it: handing it to another costs up to 40 us, and one thread more.
+    switches = {"jax_cpu_enable_async_dispatch": False, "jax_default_matmul_precision": "highest"}
+    for name, value in switches.items():
+        jax.config.update(name, value)  # type: ignore[no-untyped-call]
+    threads = int(os.environ.get("PJRT_NPROC") or len(os.sched_getaffinity(0)))
+    return {
+        "jax": jax.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
+        "platform": get_backend().platform,
+        "threads": str(threads),
+        "pool": _pool(threads),
+    }
+
+
+def _pool(threads: int) -> str:
+    if get_backend().platform != "cpu":
+        return "none"
+    if threads == 1:
+        # Steps of a program with loops may move to the worker and back: two threads, never both at work.
+        return "one worker, in turns with the caller"
+    return "one worker held, the caller works" if _holder().hold() else "every worker free, the caller works too"
+
+
+@cache
+def _holder() -> Holder:
+    return Holder()
+
+
+@cache
+def synchronous() -> bool:
+    """Whether a call returns when its work is done; not so if XLA's client was started before `start`."""
+    return get_backend().platform == "cpu" and not _client_dispatches()
+
+
+def _client_dispatches() -> bool:
+    import numpy as np
+
+    # A product that takes milliseconds, asked about right after the call.
+    square = jax.device_put(np.ones((1024, 1024), "float32"))
+    product = jax.jit(lambda x: x @ x)
+    product(square).block_until_ready()
+    return not product(square).is_ready()
+
+
+def last_level_cache() -> int:
+    """Bytes of the largest cache of the first CPU; a generous guess where the kernel does not say."""
+    units = {"K": 1 << 10, "M": 1 << 20}
+    texts = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    return max((int(text[:-1]) * units[text[-1]] for text in texts), default=64 << 20)

@@ -1,0 +1,246 @@
+"""A prepared JAX program: the ring of inputs, the compiled step, the compiled loop over batches, the clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from layermark.backends.base import Arrays, OperatorTime, Program, Timeline
+from layermark.backends.jax import compiled, process
+from layermark.backends.jax.network import Held, Network
+from layermark.errors import Unsupported, UserError
+from layermark.spec import Spec
+from layermark.workloads.base import Task
+
+EXECUTIONS = ("auto", "jit")
+LOOP = "compiled while loop"
+CALLS = "calls"
+_TRIAL_S = 0.03
+_TRIAL_ROUNDS = 4
+
+Inputs = tuple[Any, ...]
+
+
+def prepare(spec: Spec, task: Task) -> JaxProgram:
+    """Build the program; compiling and the first call happen here, not in the first measured block."""
+    if spec.execution not in EXECUTIONS:
+        raise UserError(f"--execution {spec.execution}: jax knows {', '.join(EXECUTIONS)}")
+    if spec.subnormals == "keep" and spec.device == "cpu":
+        raise Unsupported("XLA always flushes subnormal numbers on the CPU; use --subnormals flush")
+    if jax.default_backend() != spec.device:
+        raise Unsupported(f"jax has no device {spec.device} here; it runs on {jax.default_backend()}")
+    return JaxProgram(spec, task)
+
+
+class JaxProgram(Program):
+    """One network compiled by XLA: a step for one batch, and where it pays a loop over many."""
+
+    def __init__(self, spec: Spec, task: Task) -> None:
+        self.learning_rate = spec.learning_rate
+        self._spec, self._network = spec, Network(spec, task.graph)
+        self._evictor = np.zeros(2 * process.last_level_cache(), "uint8") if spec.cache == "cold" else None
+        self.host = [self._network.feed(task.batch(index)) for index in range(spec.ring)]
+        self._resident = [] if spec.data == "generated" else [_put(inputs) for inputs in self.host]
+        self._waits = self._evictor is not None or process.synchronous()
+        self._warm = bool(self._resident) and process.synchronous() and spec.cache == "warm" and spec.mode != "train"
+        self._stacked: Held = ()
+        self._rate = (0.0, jnp.zeros((), jnp.float32))
+        self._step = self._jit("train" if self._network.training else "infer")
+        self._loop: Callable[..., Any] | None = None
+        self.load(task.weights())
+        self._settings = self._describe()
+        self._quietly(2)
+        self._settings |= self._choose_loop()
+        self.load(task.weights())
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What was really built: execution, layout, effective types."""
+        return dict(self._settings)
+
+    def run(self, batches: int) -> Timeline:
+        """Run the next batches, in one compiled call where there is one for them."""
+        if self._loop is not None and batches > 1:
+            return self._run_loop(batches)
+        if self._warm:
+            return self._run_warm(batches)
+        return self._run_each(batches) if self._waits else self._run_dispatched(batches)
+
+    def outputs(self) -> Arrays:
+        """The outputs of the last batch."""
+        return self._network.results(self._last)
+
+    def load(self, weights: Arrays) -> None:
+        """Set the parameters and go back to the ring's first input."""
+        self._loaded = {name: np.array(weights[name], "float32") for name in self._network.graph.parameters}
+        self._held = self._network.hold(self._loaded)
+        self._position = 0
+        self._last: tuple[Array, ...] = ()
+
+    def weights(self) -> Arrays:
+        """The parameters as they are now."""
+        return self._network.read(self._held) if self._network.training else dict(self._loaded)
+
+    def profile(self, folder: Path, batches: int) -> list[OperatorTime]:
+        """The operators of some batches, and a trace of them."""
+        from layermark.backends.jax.profile import profiled
+
+        return profiled(lambda: self.run(batches), folder)
+
+    def close(self) -> None:
+        """Let go of weights, inputs and outputs."""
+        self._last, self._held, self._stacked, self._evictor = (), (), (), None
+        self.host, self._resident = [], []
+
+    def _run_warm(self, batches: int) -> Timeline:
+        """Inference on resident inputs with nothing in the way: a small layer takes a few microseconds."""
+        clock, step, held, ring, place = self.clock, self._step, self._held, self._resident, self._position
+        size, result = len(ring), self._last
+        stamps = [clock()]
+        for _ in range(batches):
+            result = step(held, *ring[place])
+            result[-1].block_until_ready()
+            stamps.append(clock())
+            place += 1
+            if place == size:
+                place = 0
+        self._position, self._last = place, result
+        return Timeline(stamps[:-1], stamps[1:])
+
+    def _run_each(self, batches: int) -> Timeline:
+        """Calls that return when their work is done, with what the host does before each."""
+        clock, handed_over, done = self.clock, [], []
+        for _ in range(batches):
+            if self._evictor is not None:
+                self._evictor += 1
+            handed_over.append(clock())
+            self._call()
+            self._last[-1].block_until_ready()
+            done.append(clock())
+        return Timeline(handed_over, done)
+
+    def _run_dispatched(self, batches: int) -> Timeline:
+        """Calls that return early, and one wait for the last."""
+        began = self.clock()
+        for _ in range(batches):
+            self._call()
+        self._last[-1].block_until_ready()
+        return Timeline([began], [self.clock()])
+
+    def _run_loop(self, batches: int) -> Timeline:
+        assert self._loop is not None
+        began = self.clock()
+        place, count = np.int32(self._position), np.int32(batches)
+        if self._network.training:
+            self._held, loss = self._loop(self._held, self._rate_now(), self._stacked, place, count)
+            self._last = (loss,)
+        else:
+            self._last = self._loop(self._held, self._stacked, place, count)
+        self._last[-1].block_until_ready()
+        self._position = (self._position + batches) % self._spec.ring
+        return Timeline([began], [self.clock()])
+
+    def _jit(self, name: str) -> Callable[..., Any]:
+        """A function of the network, compiled; training may overwrite the parameters that it is given."""
+        function: Callable[..., Any] = jax.jit(
+            getattr(self._network, name), donate_argnums=(0,) if self._network.training else ()
+        )
+        return function
+
+    def _call(self) -> None:
+        place = self._position
+        inputs = self._resident[place] if self._resident else _put(self.host[place])
+        self._position = place + 1 if place + 1 < self._spec.ring else 0
+        if self._network.training:
+            self._held, loss = self._step(self._held, self._rate_now(), *inputs)
+            self._last = (loss,)
+        else:
+            self._last = self._step(self._held, *inputs)
+
+    def _rate_now(self) -> Array:
+        """The learning rate on the device; moved there only when it changes."""
+        if self._rate[0] != self.learning_rate:
+            self._rate = (self.learning_rate, jnp.asarray(self.learning_rate, jnp.float32))
+        return self._rate[1]
+
+    def _quietly(self, batches: int) -> None:
+        """Run without moving the weights (running statistics move; `load` sets them back)."""
+        rate, self.learning_rate = self.learning_rate, 0.0
+        try:
+            self.run(batches)
+        finally:
+            self.learning_rate = rate
+
+    def _describe(self) -> dict[str, str]:
+        types, cells = self._network.types, self._network.cells
+        lowered = self._step.lower(*self._arguments())  # type: ignore[attr-defined]
+        text = lowered.compile().as_text() or ""
+        other = compiled.other_type(text, types.compute)
+        if other:
+            raise Unsupported(f"XLA multiplies in {other} on this {self._spec.device}, not in {types.compute.name}")
+        return {
+            "execution": "jit",
+            "formulation": self._spec.formulation,
+            "layout": self._network.layout,
+            "compute_type": types.compute.name,
+            "weight_type": types.weight.name,
+            "output_type": jax.tree.leaves(lowered.out_info)[-1].dtype.name,
+            "matmul_precision": "highest",
+            "subnormals": self._spec.subnormals,
+            "allocator": self._spec.allocator,
+            "device": jax.devices()[0].device_kind,
+            "dispatch": "synchronous" if process.synchronous() else "asynchronous",
+            "pool": process.start()["pool"],
+            "kernels": compiled.kernels(text),
+            "loop": CALLS,
+        } | ({"cell": cells} if cells else {})
+
+    def _arguments(self) -> tuple[Any, ...]:
+        inputs = _put(self.host[0])
+        return (self._held, self._rate_now(), *inputs) if self._network.training else (self._held, *inputs)
+
+    def _choose_loop(self) -> dict[str, str]:
+        """Compile the loop where it is asked for; `auto` keeps it only if it is the faster way."""
+        if self._spec.batches_per_step == 1:
+            return {}
+        if not self._resident or self._evictor is not None:
+            return {"loop_trial": "none: something is done on the host before every batch"}
+        self._stacked = tuple(jnp.stack(each) for each in zip(*self._resident, strict=True))
+        self._loop = loop = self._jit("train_loop" if self._network.training else "infer_loop")
+        self._quietly(2)
+        if self._spec.execution == "jit":
+            return {"loop": LOOP}
+        rates = self._trial([loop, None])
+        self._loop = loop if rates[0] >= rates[1] else None
+        self._stacked = self._stacked if self._loop else ()
+        shown = ", ".join(f"{name} {rate:.4g} batches/s" for name, rate in zip((LOOP, CALLS), rates, strict=True))
+        return {"loop": LOOP if self._loop else CALLS, "loop_trial": shown}
+
+    def _trial(self, ways: list[Callable[..., Any] | None]) -> list[float]:
+        """Batches per second of each way, the best of rounds that alternate."""
+        batches, best = self._trial_batches(), [0.0] * len(ways)
+        for _ in range(_TRIAL_ROUNDS):
+            for index, self._loop in enumerate(ways):
+                best[index] = max(best[index], batches / self._seconds(batches))
+        return best
+
+    def _trial_batches(self) -> int:
+        fitting = round(_TRIAL_S / max(self._seconds(2) / 2, 1e-7))
+        return max(2, min(self._spec.batches_per_step, fitting))
+
+    def _seconds(self, batches: int) -> float:
+        began = time.perf_counter()
+        self._quietly(batches)
+        return time.perf_counter() - began
+
+
+def _put(inputs: Inputs) -> tuple[Array, ...]:
+    # `device_put` may use the host's memory as it is, even if told not to; this copies.
+    return tuple(jnp.array(each, copy=True) for each in inputs)
