@@ -19,6 +19,8 @@ from layermark.worker import environment
 from layermark.workloads.base import task
 
 BLOCK_S = 0.12
+SAMPLE_NS = 2_000_000
+MIN_SAMPLES = 10
 MIN_ROUNDS = 8
 # Looking again and again would find a difference sooner or later: an early stop must be far clearer.
 EARLY_CONFIDENCE = 0.9999
@@ -35,10 +37,19 @@ class Start:
         self._items = task(spec).items
 
     def block(self, timeout: float, seconds: float) -> None:
-        """Measure one block and keep its rate."""
-        doc = self.worker.call("measure", timeout, seconds=seconds, min_steps=1)
-        total_s = sum(doc["samples_ns"]) / 1e9
-        self.rates.append(doc["batches"] * len(doc["samples_ns"]) * self._items / total_s)
+        """Measure one block and keep its undisturbed rate."""
+        doc = self.worker.call("measure", timeout, seconds=seconds, min_steps=MIN_SAMPLES)
+        self.rates.append(doc["batches"] * self._items / (undisturbed(doc["samples_ns"]) / 1e9))
+
+
+def undisturbed(samples_ns: Sequence[int]) -> float:
+    """The time that a tenth of the samples stay below.
+
+    Whatever else a machine does only ever adds to a sample, so the low end tells one program from
+    another several times sooner than the mean: in trials a block's mean varied by 5 %, this by 1 %.
+    """
+    ordered = sorted(samples_ns)
+    return ordered[len(ordered) // 10]
 
 
 def compare_settings(
@@ -80,7 +91,7 @@ def started(crew: Crew, specs: Sequence[Spec], protocol: Protocol, listener: Lis
 
 def _prove(spec: Spec, worker: Worker, answer: str, timeout: float) -> None:
     verified = worker.call("verify", timeout, oracle=answer)
-    reason = verified["reason"] or worker.call("warm_up", timeout).get("fault")
+    reason = verified["reason"] or worker.call("warm_up", timeout, sample_ns=SAMPLE_NS).get("fault")
     if reason:
         raise WorkerFailed(f"{spec.workload} on {spec.backend}: {reason}")
 

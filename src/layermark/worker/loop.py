@@ -39,8 +39,9 @@ class WarmUp:
 class Loop:
     """Drives one program: every call runs `batches_per_step` batches of the ring."""
 
-    def __init__(self, program: Program, batches_per_step: int) -> None:
+    def __init__(self, program: Program, batches_per_step: int, sample_ns: int = SAMPLE_NS) -> None:
         self._program = program
+        self._sample_ns = sample_ns
         self._batches = batches_per_step
         self._clock = program.clock
         self._calls = 1
@@ -54,7 +55,7 @@ class Loop:
             current = self._window()
             steady = agree(previous, current, AGREE)
             previous = current
-        self._calls = max(1, math.ceil(SAMPLE_NS / max(previous, 1)))
+        self._calls = max(1, math.ceil(self._sample_ns / max(previous, 1)))
         return WarmUp(first / 1e9, (self._clock() - began) / 1e9, previous, steady)
 
     def _window(self) -> float:
