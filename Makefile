@@ -51,5 +51,6 @@ $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/.created
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.created
-	$(PIP) -e '.[torch,dev]'
+	$(PIP) -e '.[all,dev]'
+	$(PIP) --no-deps tf-keras
 	touch $@ $(VENV)/.bench

@@ -15,7 +15,7 @@ from types import ModuleType
 from layermark.errors import unknown
 
 _FOLDERS = {
-    "workloads": ("layermark.workloads.layers",),
+    "workloads": ("layermark.workloads.layers", "layermark.workloads.programs"),
     "backends": ("layermark.backends",),
     "devices": ("layermark.devices",),
 }

@@ -85,7 +85,9 @@ RECURRENT = ("rnn", "gru", "lstm", "lstm_multi")
 FORMS = [(name, {}) for name in LAYERS] + [(name, {"cell": "loop"}) for name in RECURRENT]
 
 
-@pytest.mark.parametrize(("workload", "params"), FORMS, ids=lambda each: each if isinstance(each, str) else "-".join(each))
+@pytest.mark.parametrize(
+    ("workload", "params"), FORMS, ids=lambda each: each if isinstance(each, str) else "-".join(each)
+)
 def test_one_update_follows_the_reference_gradients(workload: str, params: dict[str, Any]) -> None:
     program, task = prepared(spec_of(workload, mode="train", params=params))
     start = task.weights()

@@ -61,7 +61,5 @@ def test_an_honest_program_is_right(proven):
 @pytest.mark.parametrize("factor", [0.0, 1.1])
 def test_spoiling_any_parameter_is_noticed(proven, factor):
     program, spec, made, path = proven
-    unnoticed = [
-        name for name in made.graph.parameters if verify(Tampered(program, name, factor), spec, made, path).ok
-    ]
+    unnoticed = [name for name in made.graph.parameters if verify(Tampered(program, name, factor), spec, made, path).ok]
     assert [] == unnoticed

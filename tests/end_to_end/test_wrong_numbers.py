@@ -1,6 +1,7 @@
 """Programs that cheat or err are reported as what they are, through the command line and real workers."""
 
 import pytest
+
 from conftest import QUICKLY
 
 

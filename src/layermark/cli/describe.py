@@ -46,11 +46,10 @@ def execute(args: Namespace, argv: Sequence[str]) -> int:
 
 def describe(spec: Spec) -> dict[str, Any]:
     """Everything that is known about the network of a spec; `macs` is for a batch of one."""
-    from layermark.spec import MODES
     from layermark.workloads.base import task, workload
 
     whole = task(spec)
-    graphs = {mode: task(spec.replace(mode=mode)).graph for mode in MODES}
+    tasks = {mode: task(spec.replace(mode=mode)) for mode in workload(spec.workload).modes}
     return {
         "workload": spec.workload,
         "params": spec.to_json()["params"],
@@ -61,8 +60,8 @@ def describe(spec: Spec) -> dict[str, Any]:
         "items": whole.items,
         "parameters": whole.graph.parameter_count,
         "macs": task(spec, batch_size=1).graph.macs,
-        "flops": {mode: graph.flops(mode) for mode, graph in graphs.items()},
-        "bytes": {mode: graph.compulsory_bytes(mode, *_item_bytes(spec.precision)) for mode, graph in graphs.items()},
+        "flops": {mode: each.flops(mode) for mode, each in tasks.items()},
+        "bytes": {mode: each.compulsory_bytes(mode, *_item_bytes(spec.precision)) for mode, each in tasks.items()},
         "nodes": [_node(whole.graph, node) for node in whole.graph],
         "splits": list(whole.graph.splits),
     }
@@ -87,6 +86,8 @@ def _node(graph: Graph, node: Node) -> dict[str, Any]:
 
 
 def _text(facts: dict[str, Any]) -> str:
+    if not facts["nodes"]:
+        return "\n".join([*_summary(facts), "no graph: a program with a lowering of its own for every runtime"])
     return "\n".join([*_summary(facts), "", *_table(facts["nodes"]), "", "split at: " + _names(facts["splits"])])
 
 

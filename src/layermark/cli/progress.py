@@ -132,4 +132,3 @@ def _progress() -> Progress:
 
     columns = (MofNCompleteColumn(), BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}"))
     return Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
-

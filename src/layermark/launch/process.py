@@ -153,6 +153,11 @@ class Crew:
         if worker in self._workers:
             self._workers.remove(worker)
 
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of everybody."""
+        return [each.pid for each in self._workers]
+
     def others(self, worker: Worker) -> list[int]:
         """The process ids of everybody else."""
         return [each.pid for each in self._workers if each is not worker]

@@ -21,6 +21,8 @@ from layermark.workloads.base import Task, task, workload
 
 PROBE_SECONDS = 0.08
 MOST_READINGS = 40
+LEAST_BLOCKS = 3
+"""Without these there is no interval, so they are measured even where steps are long and the time box is short."""
 _WORKER_BYTES = 600 << 20
 _TYPE_BYTES = {"32": 4, "16": 2, "bf16": 2}
 
@@ -137,8 +139,10 @@ class GroupMeasurement:
             turn += 1
 
     def _settled(self, running: Sequence[Contender], used_s: float, box_s: float) -> bool:
-        if used_s >= box_s or self._deadline.left() == 0:
+        if self._deadline.left() == 0:
             return True
+        if used_s >= box_s:
+            return all(len(each.blocks) >= LEAST_BLOCKS for each in running)
         return all(
             len(each.blocks) >= self._protocol.min_blocks
             and stats.settled(each.blocks, each.task.items, self._protocol.precision_goal)
@@ -177,7 +181,7 @@ class GroupMeasurement:
             contender.bytes_per_s.append(reading["bytes_per_s"])
 
     def _confirm_ceiling(self, contender: Contender) -> None:
-        """Before a rate is called impossible the ceiling is read again: a busy machine can make a reading far too low."""
+        """Before a rate is called impossible the ceiling is read again: on a busy machine a reading can be too low."""
         seen = 0
         while seen < len(contender.flops_per_s) < MOST_READINGS and _above(contender):
             seen = len(contender.flops_per_s)

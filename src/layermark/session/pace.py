@@ -25,6 +25,8 @@ class Course:
     batches: int
     warm_up: bool = False
     profile: Profile | None = None
+    judged: bool = True
+    """Whether threads and ceilings are checked; a single short call says nothing about either."""
 
     @property
     def calls(self) -> int:
@@ -62,9 +64,9 @@ def fitted(course: Course, pace: Pace, left_s: float) -> Course:
     """The course that fits into what is left: shorter calls first, then fewer of them, at least one of one batch.
 
     >>> fitted(Course(steps=5, batches=1000), Pace(batch_s=0.01, proof_s=0.0), 14.0)
-    Course(steps=5, batches=202, warm_up=False, profile=None)
+    Course(steps=5, batches=202, warm_up=False, profile=None, judged=True)
     >>> fitted(Course(steps=5, batches=1000), Pace(batch_s=2.0, proof_s=0.0), 7.0)
-    Course(steps=1, batches=1, warm_up=False, profile=None)
+    Course(steps=1, batches=1, warm_up=False, profile=None, judged=True)
     """
     usable = _MARGIN * (left_s - pace.reserve_s) - _READING_S * min(course.steps, READINGS)
     if pace.batch_s <= 0 or pace.seconds(course) + _CALL_S * course.calls <= usable:

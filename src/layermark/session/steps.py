@@ -27,6 +27,8 @@ TIMEOUT_S = 600.0
 _MOST_READINGS = 40
 """On a busy machine a reading can be far too low; before a rate is called impossible, this many are taken."""
 _PROBE_START_S = 4.0
+_TELLING_NS = 50_000_000
+"""In a shorter call, a thread that merely wakes up already looks busy."""
 OUT_OF_BUDGET = "not measured: the budget was used up before the first step"
 
 
@@ -123,7 +125,8 @@ class StepMeasurement:
         pace = self._pace(ranks, proof_s)
         if first.faults:
             return self._finished(ranks, spec)
-        self._read_ceilings(first)
+        if course.judged:
+            self._read_ceilings(first)
         self._listener.expected(pace.seconds(course))
         possible = fitted(course, pace, self._deadline.left())
         if possible != course:
@@ -166,10 +169,12 @@ class StepMeasurement:
         return self._call(contender.worker, "prepare", spec=contender.spec.to_json())
 
     def _prove_twin(self, contender: Contender) -> Verification:
-        """Zeros prove little: the same program is first built and proven on random values, in the same process."""
+        """Zeros prove little: the same program is first built and proven on random values, in a worker of its own."""
         twin = contender.spec.replace(values="random")
-        contender.prepared = self._call(contender.worker, "prepare", spec=twin.to_json())
-        contender.verified = self._verification(contender.worker, twin)
+        worker = self._crew.hire(worker_environment(twin))
+        contender.prepared = self._call(worker, "prepare", spec=twin.to_json())
+        contender.verified = self._verification(worker, twin)
+        self._crew.dismiss(worker)
         if not contender.verified.ok:
             contender.faults.append(f"on random values: {contender.verified.reason}")
         return contender.verified
@@ -203,7 +208,7 @@ class StepMeasurement:
                 self._listener.stopped(index)
                 return
             self._listener.step(first.blocks[-1], items * course.batches)
-            if index % stride == 0:
+            if course.judged and index % stride == 0:
                 self._read_ceilings(first)
 
     def _step(self, ranks: Ranks, course: Course, pace: Pace) -> Block:
@@ -226,7 +231,7 @@ class StepMeasurement:
 
     def _settle_ceilings(self, ranks: Ranks) -> None:
         first, seen = ranks.first, 0
-        while len(first.flops_per_s) != seen and len(first.flops_per_s) < _MOST_READINGS and above_ceiling(ranks):
+        while seen != len(first.flops_per_s) and len(first.flops_per_s) < _MOST_READINGS and above_ceiling(ranks):
             seen = len(first.flops_per_s)
             self._read_ceilings(first)
 
@@ -239,7 +244,7 @@ class StepMeasurement:
             found = self._call(
                 contender.worker, "profile", folder=str(wanted.folder), name=wanted.name, batches=batches
             )
-        except Unsupported as failure:
+        except (Unsupported, WorkerFailed) as failure:
             self._listener.note(f"no profile: {failure}")
             return
         self._listener.profiled(found["files"])
@@ -262,7 +267,7 @@ class StepMeasurement:
             facts = first.worker.call("facts", 30.0)
         except WorkerFailed:
             facts = {"memory": {}, "environment": environment.record()}
-        first.faults += thread_faults(spec, first.blocks)
+        first.faults += thread_faults(spec, [each for each in first.blocks if each.samples_ns[0] >= _TELLING_NS])
         found, copies = finished_run(first, facts), spec.plan.replicas
         ceiling = found.ceiling
         if ceiling is not None:
@@ -286,7 +291,7 @@ def ranks_pids(ranks: Ranks) -> set[int]:
 
 def merged(answers: Sequence[dict[str, Any]]) -> Block:
     """One step of all copies: from the first that began to the last that was done."""
-    blocks = [_block(each["block"]) for each in answers]
+    blocks = [Block.from_json(each["block"]) for each in answers]
     if len(blocks) == 1:
         return blocks[0]
     began = min(each["began_ns"] for each in answers)
@@ -299,8 +304,3 @@ def merged(answers: Sequence[dict[str, Any]]) -> Block:
         latencies_ns=tuple(each for block in blocks for each in block.latencies_ns),
         context=context,
     )
-
-
-def _block(doc: dict[str, Any]) -> Block:
-    fields: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in doc.items()}
-    return Block(**fields)

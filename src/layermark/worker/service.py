@@ -12,10 +12,12 @@ from layermark.backends.base import Backend, Probe, Program, backend
 from layermark.errors import Unsupported
 from layermark.spec import Spec
 from layermark.worker import environment
-from layermark.worker.loop import Loop, unfinished_share
+from layermark.worker.calls import CallProgram
+from layermark.worker.loop import SAMPLE_NS, Loop, unfinished_share
 from layermark.worker.profile import write_profile
 from layermark.worker.steps import seconds_per_batch, timed_call
 from layermark.workloads.base import Task, task
+from layermark.workloads.programs.base import ProgramTask
 
 UNFINISHED = 0.25
 """More than this share of the CPU time after the return means that the program does not wait for its work."""
@@ -59,10 +61,9 @@ class Service:
         imported = time.perf_counter()
         self._task = task(self._spec)
         weights_ready = time.perf_counter()
-        self._program = found.prepare(self._spec, self._task)
+        self._program = _built(found, self._spec, self._task)
         self._program.learning_rate = self._spec.learning_rate
         compiled = time.perf_counter()
-        self._loop = Loop(self._program, self._spec.batches_per_step)
         return {
             "timings_s": {"import": imported - began, "compile": compiled - weights_ready},
             "settings": dict(self._program.settings),
@@ -71,17 +72,20 @@ class Service:
         }
 
     def verify(self, oracle: str) -> dict[str, Any]:
-        """Compare the program's own results with the oracle's."""
+        """Compare the program's own results with the oracle's; a program that is no graph proves itself."""
         from layermark.worker.verify import verify
 
+        if isinstance(self._task, ProgramTask):
+            return dataclasses.asdict(self._task.verify(self._ready))
         return dataclasses.asdict(verify(self._ready, self._spec, self._task, Path(oracle)))
 
-    def warm_up(self) -> dict[str, Any]:
+    def warm_up(self, sample_ns: int = SAMPLE_NS) -> dict[str, Any]:
         """Check that the program waits for its work, then run it until it is steady."""
         fault = self._early_return(self._spec.batches_per_step)
         if fault:
             return {"fault": fault}
         self._ready.load(self._task.weights())
+        self._loop = Loop(self._ready, self._spec.batches_per_step, sample_ns)
         return dataclasses.asdict(self._loop.warm_up())
 
     def _early_return(self, batches: int) -> str:
@@ -152,6 +156,10 @@ class Service:
         if self._program is None:
             raise RuntimeError("the program was not prepared")
         return self._program
+
+
+def _built(found: Backend, spec: Spec, made: Task) -> Program:
+    return CallProgram(made.lowering(spec)) if isinstance(made, ProgramTask) else found.prepare(spec, made)
 
 
 def _loaded(found: Backend) -> Mapping[str, str]:

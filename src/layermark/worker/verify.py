@@ -23,9 +23,14 @@ TOLERANCES: Mapping[str, tuple[float, float]] = {
     "bf16.32": (2.5e-1, 5e-1),
     "bf16.bf16": (2.5e-1, 5e-1),
 }
+# A sum of n terms in float32 may be off by n roundings. Frameworks that add up the half million positions of a 1080p
+# picture one after the other are (torch's bias gradient: 2.7 % of the spread); that is float32, not a mistake.
+ROUNDOFF = 2.0**-24
 AGAINST = "float64 reference"
 
-# Inputs of zeros can give outputs without any spread; an error is then judged against this.
+# Inputs that are all alike can give outputs without any spread, and gradients that are what is left of large sums that
+# cancel (fp32 itself loses 1.6 % of the bias gradient of a 1080p convolution over zeros). Errors are then judged
+# against at least this. Random values, on which such a program is proven too, have no such floor.
 _FLOOR = 1e-3
 
 Comparison = tuple[str, float, float]
@@ -71,11 +76,20 @@ def _check_training(program: Program, spec: Spec, task: Task, expected: Arrays) 
     after = program.weights()
     names = [name for name, each in task.graph.parameters.items() if each.trainable]
     floor = 1e-6 * max(_spread(expected[f"gradient:{name}"]) for name in names)
-    floor = floor if spec.values == "random" else max(floor, _FLOOR * _FLOOR)
+    floor = floor if spec.values == "random" else max(floor, _FLOOR)
     for name in names:
         moved = (before[name] - after[name]) / rate
         wanted = expected[f"gradient:{name}"]
-        yield f"gradient of {name}", error(moved, wanted, floor), gradient
+        allowed = gradient + ROUNDOFF * terms(task, name)
+        yield f"gradient of {name}", error(moved, wanted, floor), allowed
+
+
+def terms(task: Task, name: str) -> int:
+    """How many contributions the gradient of one element of a parameter sums: batch x positions x time steps."""
+    node = task.graph.by_name[name.rsplit("/", 1)[0]]
+    shapes = task.graph.input_shapes(node)
+    largest = max(each.count for each in node.op.parameters(*shapes).values())
+    return node.op.macs(*shapes) // largest
 
 
 def error(actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], floor: float = 0.0) -> float:

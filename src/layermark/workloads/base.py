@@ -13,7 +13,7 @@ from layermark import registry
 from layermark.graph import Graph
 from layermark.laws import stream
 from layermark.ops import Input
-from layermark.spec import Spec
+from layermark.spec import MODES, Spec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,6 +75,7 @@ class Workload(ABC):
     summary: ClassVar[str]
     item: ClassVar[str]
     default_batch_size: ClassVar[int] = 1
+    modes: ClassVar[tuple[str, ...]] = MODES
     Params: ClassVar[type]
 
     @abstractmethod
@@ -85,6 +86,12 @@ class Workload(ABC):
         """How many items one batch counts for."""
         return batch_size
 
+    def task(self, spec: Spec, batch_size: int) -> Task:
+        """What a spec of this workload asks for."""
+        params = self.Params(**spec.params)
+        graph = self.graph(params, batch_size=batch_size, mode=spec.mode, loss=spec.loss)
+        return Task(graph, spec.seed, self.items(params, batch_size), spec.values)
+
 
 def workload(name: str) -> Workload:
     """The workload of this name."""
@@ -94,11 +101,7 @@ def workload(name: str) -> Workload:
 
 def task(spec: Spec, batch_size: int | None = None) -> Task:
     """The task that a spec describes; another batch size gives the same network for fewer items."""
-    found = workload(spec.workload)
-    params = found.Params(**spec.params)
-    batch = batch_size or spec.batch_size
-    graph = found.graph(params, batch_size=batch, mode=spec.mode, loss=spec.loss)
-    return Task(graph, spec.seed, found.items(params, batch), spec.values)
+    return workload(spec.workload).task(spec, batch_size or spec.batch_size)
 
 
 def default_params(found: Workload) -> Mapping[str, Any]:

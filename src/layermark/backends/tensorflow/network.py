@@ -1,0 +1,127 @@
+"""A task's graph in its types and layout: what is fed, what comes out, and how parameters are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from layermark import ops
+from layermark.backends.base import Arrays
+from layermark.backends.tensorflow.lowering import Style, stored_axes, to_canonical, to_native
+from layermark.errors import Unsupported
+from layermark.graph import Graph
+from layermark.spec import Spec
+
+Array = np.ndarray[Any, Any]
+_TYPES = {"32": tf.float32, "16": tf.float16, "bf16": tf.bfloat16}
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Types:
+    """What is computed in, and what weights are stored in."""
+
+    compute: tf.DType
+    weight: tf.DType
+
+    @classmethod
+    def of(cls, precision: str) -> Types:
+        """The types behind a precision such as 16.32."""
+        compute, weight = precision.split(".")
+        return cls(_TYPES[compute], _TYPES[weight])
+
+    @property
+    def low(self) -> bool:
+        """Whether products are computed in less than fp32."""
+        return bool(self.compute.size < 4)
+
+
+class Network:
+    """A graph with everything that does not depend on how it is executed."""
+
+    def __init__(self, spec: Spec, graph: Graph) -> None:
+        self.graph, self.types = graph, Types.of(spec.precision)
+        self.training, self.tuned = spec.mode == "train", spec.formulation == "tuned"
+        self._axes = {
+            f"{node.name}/{name}": stored_axes(node.op, name)
+            for node in graph
+            for name in node.op.parameters(*graph.input_shapes(node))
+        }
+        if self.tuned:
+            refuse_untunable(spec, graph)
+
+    def style(self, *, xla: bool) -> Style:
+        """How the graph is written for one way of executing it."""
+        return Style(self.types.compute, xla, self.training, self.tuned)
+
+    @property
+    def trained(self) -> list[str]:
+        """The parameters that the optimiser moves."""
+        return [name for name, facts in self.graph.parameters.items() if facts.trainable]
+
+    def stored(self, weights: Arrays) -> dict[str, Array]:
+        """Parameters as the program keeps them."""
+        kept = self.types.weight.as_numpy_dtype
+        found = {}
+        for name, axes in self._axes.items():
+            values = np.asarray(weights[name])
+            found[name] = np.ascontiguousarray(values if axes is None else values.transpose(axes)).astype(kept)
+        return found
+
+    def canonical(self, stored: Arrays) -> dict[str, Array]:
+        """Parameters in the canonical layout, from what the program keeps."""
+        found = {}
+        for name, axes in self._axes.items():
+            values = np.asarray(stored[name]).astype("float32")
+            found[name] = np.ascontiguousarray(values if axes is None else values.transpose(np.argsort(axes)))
+        return found
+
+    def feed(self, batch: Arrays) -> list[Array]:
+        """One batch in the order, types and layout that the program takes."""
+        return [self._input(op, np.asarray(batch[name])) for name, op in self.graph.inputs.items()]
+
+    def _input(self, op: ops.Input, values: Array) -> Array:
+        values = to_native(values)
+        return aligned(values.shape, self._input_type(op, values), values)
+
+    def _input_type(self, op: ops.Input, values: Array) -> Any:
+        if op.item_bytes == 1:
+            return np.uint8
+        if values.dtype.kind != "f":
+            return np.int32
+        return np.float32 if op.role == "target" else self.types.compute.as_numpy_dtype
+
+    def results(self, values: Sequence[Array]) -> dict[str, Array]:
+        """What a call gave, under the graph's names, in the canonical layout."""
+        return {
+            name: np.asarray(to_canonical(np.asarray(value).astype("float32")), order="C")
+            for name, value in zip(self.graph.outputs, values, strict=True)
+        }
+
+
+def aligned(shape: Sequence[int], dtype: Any, values: Array | None = None) -> Array:
+    """An array that TensorFlow takes as it is; arrays that begin anywhere else are copied on every call."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNMENT
+    array: Array = memory[begin : begin + size].view(dtype).reshape(tuple(shape))
+    if values is not None:
+        array[...] = values
+    return array
+
+
+def is_aligned(array: Array) -> bool:
+    """Whether TensorFlow takes the array without a copy."""
+    return array.ctypes.data % _ALIGNMENT == 0
+
+
+def refuse_untunable(spec: Spec, graph: Graph) -> None:
+    """Raise unless there is a grouped convolution, for which XLA has no fast kernel of its own."""
+    grouped = any(isinstance(node.op, ops.Conv2d) and node.op.groups > 1 for node in graph)
+    if not grouped or spec.execution == "function":
+        where = "tensorflow's function" if grouped else "tensorflow"
+        raise Unsupported(f"no tuned formulation of {spec.workload} on {where}; use --formulation library")

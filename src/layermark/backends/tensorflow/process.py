@@ -1,0 +1,77 @@
+"""Facts about this process: versions, thread pools, subnormal numbers."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import os
+import platform
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+v1 = tf.compat.v1
+
+CALLER_TAKES_PART = "TF_ONEDNN_THREADPOOL_USE_CALLER_THREAD"
+"""The variable that lets the calling thread take a share of oneDNN's loops, as it does of all others."""
+
+
+def threads() -> int:
+    """How many threads kernels may use."""
+    return int(os.environ.get("TF_NUM_INTRAOP_THREADS") or len(os.sched_getaffinity(0)))
+
+
+def session_config(*, optimise: bool) -> Any:
+    """Operations on the caller's thread, kernels on a pool of the budget's size.
+
+    A negative number of inter-op threads asks for the first: no hop to another thread and back for
+    every call, which on small layers costs more than the layer. Without `optimise` the graph rewriter stays away: XLA
+    optimises by itself, and cannot compile some of what the rewriter puts in.
+    """
+    config = v1.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=threads())
+    config.graph_options.rewrite_options.disable_meta_optimizer = not optimise
+    return config
+
+
+@cache
+def facts() -> Mapping[str, str]:
+    """Versions and capabilities of this build."""
+    build = tf.sysconfig.get_build_info()
+    return {
+        "tensorflow": tf.__version__,
+        "numpy": np.__version__,
+        "threads": str(threads()),
+        "onednn": "on" if os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1") != "0" else "off",
+        "cuda": str(build.get("cuda_version", "none")),
+    }
+
+
+# Machine: where the control word lies in glibc's fenv_t, in 32-bit words, and the bits that flush.
+_CONTROL_WORDS = {"x86_64": (7, 0x8040), "aarch64": (0, 1 << 24)}
+
+
+def flush_subnormals() -> str:
+    """Flush subnormal numbers on this thread, as TensorFlow's own threads always do; answers what really holds."""
+    if subnormals() != "flush" and platform.machine() in _CONTROL_WORDS:
+        word, bits = _CONTROL_WORDS[platform.machine()]
+        library = ctypes.CDLL(ctypes.util.find_library("m"))
+        state = (ctypes.c_uint32 * 64)()
+        library.fegetenv(state)
+        state[word] |= bits
+        library.fesetenv(state)
+    return subnormals()
+
+
+def subnormals() -> str:
+    """`flush`, `keep`, or `mixed` where threads differ, seen on products that the caller and the pool compute."""
+    graph = tf.Graph()
+    with graph.as_default(), v1.Session(graph=graph, config=session_config(optimise=True)) as session:
+        fed = v1.placeholder(tf.float32, (None,))
+        product = fed * 1e-10
+        tiny = [session.run(product, {fed: np.full(size, 1e-30, "float32")}) for size in (64, 1 << 20)]
+    # As integers, because a flushing thread reads subnormals as zero.
+    kept = {bool(each) for values in tiny for each in (values.view("int32").min(), values.view("int32").max())}
+    return "mixed" if len(kept) == 2 else "keep" if kept.pop() else "flush"

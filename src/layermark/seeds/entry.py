@@ -1,0 +1,51 @@
+"""The entry of every seed script: one line for a wrong request, 130 for Ctrl-C, and no process left behind."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from layermark.errors import Unsupported, UserError, WorkerFailed
+
+WRONG_REQUEST = 2
+FAILED = 1
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+def main(name: str, file: str, argv: Sequence[str] | None = None) -> int:
+    """Run the script of this name, which lies in this file, and answer its exit status."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        return _run(name, Path(file), given)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes stdout once more when it ends; without this it would complain there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    except (UserError, Unsupported, WorkerFailed) as error:
+        print(f"{Path(file).name}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return WRONG_REQUEST if isinstance(error, UserError) else FAILED
+
+
+def _run(name: str, file: Path, argv: list[str]) -> int:
+    from layermark.seeds.engine import engine_options
+    from layermark.seeds.parsing import parse
+    from layermark.seeds.request import request
+    from layermark.seeds.scripts import script
+
+    found = script(name)
+    typed = parse(found, file.name, argv)
+    asked = request(found, typed, engine_options())
+
+    from layermark.seeds.run import run
+
+    return run(asked, typed.values, file, shlex.join(["python3", file.name, *argv]))

@@ -1,0 +1,171 @@
+"""What a seed script prints: its banner, its step lines exactly as the seeds have them, and an honest summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from layermark.axes import as_text
+from layermark.outcome import Block
+from layermark.report.text import arms, digits, human, percent
+from layermark.seeds.request import Request, mode
+from layermark.seeds.scripts import KINDS
+from layermark.session.pace import Course
+from layermark.session.steps import StepListener
+
+LONG_S = 600.0
+"""A run that takes longer says so at the start."""
+
+STEP_LINES = {
+    "popart": "{seconds:<8.3} sec/itr.   {rate:5f} items/sec.",
+    "tensorflow": "{seconds:<7.3} sec/itr.   {rate:5f} items/sec",
+    "hmc": "{seconds:<7.3} sec/itr.    {rate:5f} hmc steps/sec",
+}
+_FRAMEWORKS = {"popart": "PopART", "tensorflow": "TensorFlow", "hmc": "TensorFlow"}
+
+
+def step_line(family: str, seconds: float, items: int) -> str:
+    """One step as its family prints it.
+
+    >>> step_line("popart", 0.123, 1000)
+    '0.123    sec/itr.   8130.081301 items/sec.'
+    >>> step_line("tensorflow", 0.123, 1000)
+    '0.123   sec/itr.   8130.081301 items/sec'
+    >>> step_line("hmc", 0.0457, 10000)
+    '0.0457  sec/itr.    218818.380744 hmc steps/sec'
+    """
+    return STEP_LINES[family].format(seconds=float(seconds), rate=items / seconds)
+
+
+def banner(asked: Request, values: Mapping[str, Any]) -> Iterator[str]:
+    """What is about to be measured, as the seeds' programs say it."""
+    script = asked.script
+    kind = "" if script.family == "hmc" else f" {KINDS[mode(values)]}"
+    yield f"{_FRAMEWORKS[script.family]} {script.title}{kind} Synthetic benchmark."
+    for label, name in script.banner:
+        hidden = asked.report and name in ("batches_per_step", "steps")
+        yield f" {label} {'n/a' if hidden else as_text(values[name])}."
+
+
+class Printer(StepListener):
+    """Prints every event of a run as soon as it happens."""
+
+    def __init__(self, asked: Request) -> None:
+        self._asked = asked
+        self._family = asked.script.family
+        self._seconds: list[float] = []
+        self._items = 0
+
+    def begin(self) -> None:
+        """Say that the program is being built."""
+        say("Compiling..." if self._family == "popart" else "Compiling and Warmup...")
+
+    def expected(self, seconds: float) -> None:
+        """Warn of a long run, unless a budget ends it."""
+        if seconds > LONG_S and self._asked.budget_s is None:
+            say(f"This run will take about {duration(seconds)}; --budget 2m would end it in time.")
+
+    def shortened(self, course: Course, asked: Course) -> None:
+        """Say what the budget leaves of the request."""
+        calls = f"{course.batches} of {asked.batches} batches per host call"
+        steps = "" if course.steps == asked.steps else f", {course.steps} of {asked.steps} steps"
+        say(f"Shortened to fit the budget of {duration(self._asked.budget_s or 0.0)}: {calls}{steps}.")
+
+    def compiled(self, seconds: float) -> None:
+        """Say how long it took, and that the steps begin."""
+        say(f"Duration: {seconds:.3f} seconds")
+        say("")
+        say("Executing...")
+
+    def step(self, block: Block, items: int) -> None:
+        """The line of one step."""
+        seconds = block.samples_ns[0] / 1e9
+        self._seconds.append(seconds)
+        self._items += items
+        say(step_line(self._family, seconds, items))
+        if self._asked.cycles and self._family != "popart":
+            say(f"Hardware cycle count: {block.samples_ns[0]} (nanoseconds)")
+
+    def stopped(self, done: int) -> None:
+        """Say that the budget ended the run."""
+        say(f"The budget ended the run after {done} of {self._asked.course.steps} steps.")
+
+    def profiled(self, files: Sequence[str]) -> None:
+        """Say where the profile is."""
+        say(f"Profile: {', '.join(files)}")
+
+    def note(self, text: str) -> None:
+        """One line."""
+        say(f"Note: {text}")
+
+    def end(self) -> None:
+        """What follows the steps."""
+        if self._family == "popart" and self._asked.cycles and self._seconds:
+            say(f"Hardware cycle count per host call: {round(self._seconds[-1] * 1e9)} (nanoseconds)")
+        if self._family == "hmc" and self._items:
+            say(f"Average time per hmc step: {sum(self._seconds) / self._items:.3} sec")
+
+
+def summary(document: Mapping[str, Any]) -> Iterator[str]:
+    """The figures to quote: all items over all time, its interval, the share of the ceiling, and the proof."""
+    if document["status"] == "skipped":
+        yield f"Not measured: {document['reason'].removeprefix('not measured: ')}"
+        return
+    if document["status"] == "failed":
+        yield f"FAILED: {document['reason']}"
+    rate = document["sustained"]
+    if rate["value"]:
+        yield f"Summary ({_setting(document)}):"
+        yield f"  rate      {human(rate['value'])} {rate['unit']} {arms(rate)} (all items over all time)"
+        yield f"  first     {_first(document)}"
+        if document["efficiency"] is not None:
+            yield f"  ceiling   {percent(document['efficiency'])} of what this machine reached in the same session"
+    yield f"  verified  {_proof(document['verified'])}"
+    if document["timings_s"]:
+        yield f"  before    {', '.join(f'{name} {each:.3g} s' for name, each in document['timings_s'].items())}"
+    # Steps are whole host calls, so nobody misses the percentiles of a batch here.
+    yield from (f"  warning   {text}" for text in document["warnings"] if not text.startswith("p99"))
+    if document["status"] == "failed" and document["log"]:
+        yield document["log"]
+
+
+def _setting(document: Mapping[str, Any]) -> str:
+    spec, settings = document["spec"], document["settings"]
+    return f"{spec['backend']} {settings['execution']}, {spec['precision']}, {spec['threads']} threads"
+
+
+def _first(document: Mapping[str, Any]) -> str:
+    """The first step apart from the others, which may have been warmer."""
+    samples = document["samples"]
+    first = samples[0]["items"] / samples[0]["seconds"]
+    if len(samples) == 1:
+        return f"{human(first)} {document['sustained']['unit']}, the only step"
+    rest = sum(each["items"] for each in samples[1:]) / sum(each["seconds"] for each in samples[1:])
+    return f"{human(first)} {document['sustained']['unit']} in the first step, {human(rest)} in the others"
+
+
+def _proof(verified: Mapping[str, Any]) -> str:
+    if verified["ok"] is None:
+        return "no"
+    against = f"error {digits(verified['max_error'])}, allowed {digits(verified['tolerance'])}"
+    return f"{'yes' if verified['ok'] else 'NO'}, {against} against the {verified['against']}"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in words that `--budget` would also take.
+
+    >>> duration(45), duration(150), duration(9000)
+    ('45s', '2m30s', '2h30m')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    hours, minutes, rest = whole // 3600, whole % 3600 // 60, whole % 60
+    if hours:
+        return f"{hours}h{minutes}m" if minutes else f"{hours}h"
+    return f"{minutes}m{rest}s" if rest else f"{minutes}m"
+
+
+def say(line: str) -> None:
+    """Print a line at once, so that a log shows where a run is."""
+    print(line, flush=True)

@@ -1,0 +1,220 @@
+"""From what was typed to what is measured: the spec, the steps, and what the user should be told about both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layermark import registry
+from layermark.axes import complete
+from layermark.backends.base import backend
+from layermark.devices.cpu import thread_budget
+from layermark.errors import UserError, unknown
+from layermark.seeds.engine import Engine
+from layermark.seeds.parsing import Typed
+from layermark.seeds.scripts import Script
+from layermark.session.pace import Course, Profile
+from layermark.spec import Plan, Spec
+from layermark.workloads.base import task
+
+# Training falls to PyTorch where the script's own runtime only infers; further ones where a runtime is missing.
+_INFER = ("onnxruntime", "tensorflow", "torch", "openvino", "jax")
+_TRAIN = ("torch", "tensorflow", "jax")
+_INFER_ONLY = ("onnxruntime", "openvino")
+
+SHORT_BUDGET_S = 60.0
+"""A budget up to this leaves no time for `auto`, which also tries compilers: the plainest execution runs."""
+_PLAIN = {"torch": "eager"}
+_LARGE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Everything that one call of a script asks for."""
+
+    script: Script
+    spec: Spec
+    course: Course
+    save_graph: bool = False
+    report: bool = False
+    """A single profiled batch instead of the steps that were asked for."""
+    cycles: bool = False
+    budget_s: float | None = None
+    store: str | None = None
+    recorded: Mapping[str, Any]
+    """What was typed, for the result."""
+    notes: tuple[str, ...] = ()
+
+
+def request(script: Script, typed: Typed, engine: Engine) -> Request:
+    """Check the values against each other and translate them."""
+    values = typed.values
+    _refuse(script, values)
+    chosen, why = _backend(script, values)
+    report = bool(values.get("report"))
+    batches = 1 if report else values.get("batches_per_step", 1)
+    spec = _ringed(complete(_spec(script, values, chosen, batches)))
+    return Request(
+        script=script,
+        spec=spec,
+        course=_course(script, values, engine, report),
+        save_graph=values["save_graph"],
+        report=report,
+        cycles=bool(values.get("report_hw_cycle_count")),
+        budget_s=values["budget"],
+        store=values["store"],
+        recorded={"script": script.name, **{name: values[name] for name in typed.typed}, **_engine_record(engine)},
+        notes=(*why, *_notes(script, typed, spec, engine)),
+    )
+
+
+def mode(values: Mapping[str, Any]) -> str:
+    """The mode that was asked for, in either vocabulary."""
+    return str(values.get("mode") or ("train" if values.get("train") else "infer"))
+
+
+def _refuse(script: Script, values: Mapping[str, Any]) -> None:
+    if values.get("simulation"):
+        raise UserError("--simulation: there is no simulated device; leave it out to measure this machine")
+    if script.family == "tensorflow" and values["shards"] > 1:
+        raise UserError(f"--shards {values['shards']}: sharding is not implemented; expected 1")
+    devices = sorted(registry.modules("devices"))
+    if values.get("device_id", -1) >= len(devices):
+        known = ", ".join(f"{number} ({name})" for number, name in enumerate(devices))
+        raise UserError(f"--device-id {values['device_id']}: no such device; expected -1 (automatic), {known}")
+
+
+def _spec(script: Script, values: Mapping[str, Any], chosen: str, batches: int) -> Spec:
+    own = {name: values[name] for name in script.own}
+    return Spec(
+        workload=script.workload,
+        backend=chosen,
+        params={**own, **script.params(values)},
+        mode=mode(values),
+        batch_size=values.get("batch_size", 1),
+        precision=values["precision"],
+        device=_device(values.get("device_id", -1)),
+        data="generated" if values.get("use_generated_data") else "synthetic",
+        values=_VALUES[script.family](values),
+        batches_per_step=batches,
+        execution=_execution(values, chosen),
+        loss="seed",
+        threads=values["threads"] or thread_budget(),
+        learning_rate=script.learning_rate,
+        plan=Plan(replicas=values.get("replicas", 1)),
+    )
+
+
+def _ringed(spec: Spec) -> Spec:
+    """Of large inputs two are enough: caches forget the one while the other is read."""
+    fed = sum(4 * math.prod(op.dims) for op in task(spec).graph.inputs.values())
+    return spec.replace(ring=2) if fed > _LARGE_BYTES else spec
+
+
+def _execution(values: Mapping[str, Any], chosen: str) -> str:
+    if values.get("recompute") and mode(values) == "train":
+        return "recompute"
+    if values["execution"] == "auto" and (values["budget"] or math.inf) <= SHORT_BUDGET_S:
+        return next((word for word in backend(chosen).executions if word != "auto"), _PLAIN.get(chosen, "auto"))
+    return str(values["execution"])
+
+
+def _device(number: int) -> str:
+    return Spec.device if number < 0 else sorted(registry.modules("devices"))[number]
+
+
+def _popart_values(values: Mapping[str, Any]) -> str:
+    if values["use_zero_values"]:
+        return "zeros"
+    return "random" if values["use_generated_data"] else "zero-inputs"
+
+
+def _tensorflow_values(values: Mapping[str, Any]) -> str:
+    if values["use_generated_data"]:
+        return "counting"
+    return "zero-inputs" if values["use_zero_values"] else "random"
+
+
+_VALUES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "popart": _popart_values,
+    "tensorflow": _tensorflow_values,
+    "hmc": lambda values: "random",
+}
+
+
+def _course(script: Script, values: Mapping[str, Any], engine: Engine, report: bool) -> Course:
+    profile = None
+    if report or engine.report:
+        profile = Profile(folder=_folder(engine.folder), name=script.name.replace("/", "-"))
+    if report:
+        return Course(steps=1, batches=1, warm_up=script.family != "popart", profile=profile, judged=False)
+    batches = values.get("batches_per_step", 1)
+    return Course(steps=values["steps"], batches=batches, warm_up=script.family != "popart", profile=profile)
+
+
+def _folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder.resolve()
+    except OSError as error:
+        raise UserError(f"autoReport.directory {folder}: {error.strerror}; expected a folder to write into") from None
+
+
+def _engine_record(engine: Engine) -> dict[str, Any]:
+    return {"engine": dict(engine.others)} if engine.others else {}
+
+
+def _backend(script: Script, values: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The runtime to measure, and why it is not the script's own."""
+    known = registry.modules("backends")
+    if values["backend"] is not None:
+        if values["backend"] not in known:
+            raise unknown("backend", values["backend"], known)
+        return str(values["backend"]), []
+    training, own = mode(values) == "train", script.runtime
+    if training and own in _INFER_ONLY:
+        chosen = _first_installed(_TRAIN)
+        return chosen, [f"{own} runs inference only: training runs on {chosen} instead"]
+    if _installed(own):
+        return own, []
+    chosen = _first_installed(_TRAIN if training else _INFER)
+    return chosen, [f"{own} is not installed: {chosen} runs instead; to add it: pip install 'layermark[{own}]'"]
+
+
+def _installed(name: str) -> bool:
+    return name in registry.modules("backends") and backend(name).installed
+
+
+def _first_installed(names: Sequence[str]) -> str:
+    for name in names:
+        if _installed(name):
+            return name
+    raise UserError(f"no runtime is installed; install one with: pip install 'layermark[{names[0]}]'")
+
+
+def _notes(script: Script, typed: Typed, spec: Spec, engine: Engine) -> Iterator[str]:
+    if script.half and spec.precision == "32.32" and "precision" not in typed.typed:
+        yield "computing in fp32 (the seed's program computed in fp16; --precision chooses)"
+    if "execution" not in typed.typed and spec.execution not in ("auto", "recompute"):
+        yield f"a short budget leaves no time to try other executions than {spec.execution}"
+    idle = [*_idle(script, typed, spec), *(f"{name} (POPLAR_ENGINE_OPTIONS)" for name in engine.others)]
+    if idle:
+        yield f"no effect on this device: {', '.join(idle)}"
+
+
+def _idle(script: Script, typed: Typed, spec: Spec) -> Iterator[str]:
+    """Typed options without an effect here; those that came in the same words as the default count too."""
+    whole = {each.dest: each for each in script.options}
+    narrow = spec.precision.split(".")[0] != "32"
+    unmet = {
+        "shards": typed.values.get("shards", 1) > 1,
+        "pipeline": True,
+        "recompute": spec.mode != "train",
+        "enable_half_partials": not narrow,
+    }
+    for name in typed.typed:
+        if name in whole and (whole[name].mark == "sim" or unmet.get(name, False)):
+            yield whole[name].flag

@@ -1,0 +1,1 @@
+"""Workloads that are not a graph. Every module or package here is one."""

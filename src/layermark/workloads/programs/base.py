@@ -1,0 +1,154 @@
+"""What a program is: a workload that no graph describes, with one lowering file per backend.
+
+A lowering lives beside its workload in a module named after the backend. Only that backend's worker
+imports it, so it may import the framework.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from layermark.errors import Unsupported
+from layermark.graph import Graph
+from layermark.outcome import Verification
+from layermark.spec import Spec
+from layermark.workloads.base import Task, Workload
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Call = Callable[[int], Any]
+"""Runs one batch; the number of the call chooses its random stream."""
+
+_TRIAL_ROUNDS = 2
+
+
+class Lowering(ABC):
+    """A program in the words of one runtime."""
+
+    asynchronous: ClassVar[bool] = False
+    """Whether `call` may return before its work is done; then `finish` waits for it."""
+
+    @property
+    @abstractmethod
+    def settings(self) -> Mapping[str, str]:
+        """What was really built: execution, formulation, types, library, generator."""
+
+    @abstractmethod
+    def call(self, number: int) -> Any:
+        """Run the batch of this number."""
+
+    def finish(self, result: Any) -> None:
+        """Wait for the last result of some calls."""
+
+    @abstractmethod
+    def outputs(self, result: Any) -> Mapping[str, np.ndarray[Any, Any]]:
+        """The outputs of a finished call in the canonical layout."""
+
+
+class Runs(Protocol):
+    """What verification needs of a prepared program."""
+
+    def run(self, batches: int) -> Any:
+        """Run the next batches."""
+
+    def outputs(self) -> Mapping[str, np.ndarray[Any, Any]]:
+        """The outputs of the last batch."""
+
+    def load(self, weights: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Go back to the first batch."""
+
+
+@dataclass(frozen=True)
+class ProgramTask(Task):
+    """A task without a graph: it counts its own work, finds its own lowering and proves its own results."""
+
+    @abstractmethod
+    def lowering(self, spec: Spec) -> Lowering:
+        """The program in the words of the spec's backend, or `Unsupported`."""
+
+    @abstractmethod
+    def verify(self, program: Runs) -> Verification:
+        """Whether the prepared program computes what it should; it stands at its first batch afterwards."""
+
+
+class ProgramWorkload(Workload):
+    """A workload under a name whose `task` is a `ProgramTask`."""
+
+    modes: ClassVar[tuple[str, ...]] = ("infer",)
+    needs: ClassVar[str]
+    """What a runtime must be able to do; said where there is no lowering."""
+
+    def graph(self, params: Any, *, batch_size: int, mode: str, loss: str) -> Graph:
+        """Nothing: a program is no network."""
+        return Graph((), ())
+
+    def find(self, spec: Spec) -> Any:
+        """The module with the lowering for the spec's backend."""
+        check(spec)
+        name = f"{type(self).__module__}.{spec.backend}"
+        if importlib.util.find_spec(name) is None:
+            raise Unsupported(f"{spec.workload} has no lowering on {spec.backend}: it needs {self.needs}")
+        return importlib.import_module(name)
+
+
+def check(spec: Spec) -> None:
+    """Refuse what no program can do."""
+    allowed = {"mode": "infer", "precision": "32.32", "device": "cpu", "data": "synthetic", "cache": "warm"}
+    for name, value in allowed.items():
+        received = getattr(spec, name)
+        if received != value:
+            raise Unsupported(f"{spec.workload} has no --{name} {received}; it runs with {value} only")
+    if spec.batch_size != 1:
+        raise Unsupported(f"{spec.workload} has no --batch-size {spec.batch_size}; one batch is one call")
+
+
+def chosen(spec: Spec, ways: Mapping[str, Callable[[], Call]]) -> tuple[Call, dict[str, str]]:
+    """The call that `--execution` asks for, run once, and its settings; `auto` is the better of a short trial."""
+    if spec.execution in ways or (len(ways) == 1 and spec.execution == "auto"):
+        name = spec.execution if spec.execution in ways else next(iter(ways))
+        return _started(ways[name]), {"execution": name}
+    if spec.execution != "auto":
+        known = ", ".join((*ways, "auto"))
+        raise Unsupported(f"{spec.workload} on {spec.backend} has no execution {spec.execution}; it knows {known}")
+    return _best(ways)
+
+
+def _started(make: Callable[[], Call]) -> Call:
+    call = make()
+    call(0)
+    return call
+
+
+def _best(ways: Mapping[str, Callable[[], Call]]) -> tuple[Call, dict[str, str]]:
+    calls: dict[str, Call] = {}
+    broken: dict[str, Exception] = {}
+    for name, make in ways.items():
+        try:
+            calls[name] = _started(make)
+        except Exception as error:  # whatever one way's compiler raises, another still runs
+            broken[name] = error
+    if not calls:
+        raise next(iter(broken.values()))
+    rates = _trial(calls)
+    told = [f"{name} {rate:.4g} calls/s" for name, rate in rates.items()]
+    told += [f"{name} failed: {type(error).__name__}" for name, error in broken.items()]
+    best = max(rates, key=lambda name: rates[name])
+    return calls[best], {"execution": best, "execution_trial": ", ".join(told)}
+
+
+def _trial(calls: Mapping[str, Call]) -> dict[str, float]:
+    """Calls per second of each, the best of rounds that alternate."""
+    rates = dict.fromkeys(calls, 0.0)
+    for number in range(1, _TRIAL_ROUNDS + 1):
+        for name, call in calls.items():
+            began = time.perf_counter()
+            call(number)
+            rates[name] = max(rates[name], 1 / (time.perf_counter() - began))
+    return rates

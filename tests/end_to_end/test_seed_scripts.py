@@ -1,0 +1,254 @@
+"""The seed scripts, run as they are typed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import Finished
+from layermark.backends.base import backend
+from layermark.errors import WorkerFailed
+from layermark.launch.process import Crew
+from layermark.seeds.run import ended_in_time
+from layermark.seeds.scripts import SCRIPTS
+from layermark.session.deadline import Deadline
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+LAYERS = [name for name in SCRIPTS if name != "tensorflow/hmc"]
+POPART_LINE = re.compile(r"^(\S+) +sec/itr\.   (\d+\.\d{6}) items/sec\.$", re.M)
+TENSORFLOW_LINE = re.compile(r"^(\S+) +sec/itr\.   (\d+\.\d{6}) items/sec$", re.M)
+SMALL = {
+    "popart/conv": ["--input-width", "32", "--input-height", "24"],
+    "tensorflow/grouped_conv": ["--input-size", "8", "--block-repeats", "2"],
+    "tensorflow/lstm_multi": ["--timesteps", "4", "--hidden-size", "8"],
+    "tensorflow/dense": ["--size", "16", "--batches-per-step", "10"],
+}
+
+
+@pytest.fixture
+def typed(layermark, tmp_path):
+    """Runs `python3 script.py ...` in a folder of its own, or answers the process when it is only started."""
+
+    def start(name, *arguments, only_start=False, **environment):
+        command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *map(str, arguments)]
+        process = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env={**layermark.environment, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if only_start:
+            return process
+        stdout, stderr = process.communicate(timeout=240)
+        return Finished(process.returncode, stdout, stderr)
+
+    return start
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_help(typed, name, flag):
+    finished = typed(name, flag)
+    assert 0 == finished.status
+    assert finished.stdout.startswith(f"usage: {Path(name).name}.py")
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_script_prints_its_lines(typed, name):
+    finished = typed(name, "--backend", "null", "--steps", "3", *SMALL.get(name, []))
+    assert 0 == finished.status, finished.stdout + finished.stderr
+    popart = name.startswith("popart")
+    lines = (POPART_LINE if popart else TENSORFLOW_LINE).findall(finished.stdout)
+    assert 3 == len(lines)
+    first = finished.stdout.split("Duration: ")[0].splitlines()[-1]
+    assert ("Compiling..." if popart else "Compiling and Warmup...") == first
+    assert re.search(r"Duration: \d+\.\d{3} seconds\n\nExecuting\.\.\.\n", finished.stdout)
+    assert re.search(r"verified +yes", finished.stdout)
+
+
+def test_the_rate_is_items_over_time(typed):
+    finished = typed(
+        "tensorflow/grouped_conv", "--backend", "null", "--batch-size", "2", *SMALL["tensorflow/grouped_conv"]
+    )
+    seconds, rate = TENSORFLOW_LINE.findall(finished.stdout)[0]
+    assert 2 * 1000 * 2 / float(seconds) == pytest.approx(float(rate), rel=0.01)
+
+
+def test_replicas_multiply_the_items(typed):
+    finished = typed(
+        "tensorflow/dense", "--backend", "torch", "--replicas", "2", "--steps", "2", *SMALL["tensorflow/dense"]
+    )
+    assert 0 == finished.status, finished.stdout + finished.stderr
+    seconds, rate = TENSORFLOW_LINE.findall(finished.stdout)[0]
+    assert 32 * 10 * 2 / float(seconds) == pytest.approx(float(rate), rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["popart/lstm", "popart/conv"])
+def test_training_falls_to_torch_and_says_so(typed, name):
+    arguments = ["--mode", "train", "--recompute", "--steps", "2", "--batches-per-step", "3", *SMALL.get(name, [])]
+    finished = typed(name, *arguments)
+    assert 0 == finished.status, finished.stdout + finished.stderr
+    assert 2 == len(POPART_LINE.findall(finished.stdout))
+    assert "training runs on torch instead" in finished.stdout
+    assert "torch recompute" in finished.stdout
+
+
+def test_simulated_options_are_recorded_in_the_result(typed, layermark, tmp_path):
+    options = ["--lstm-options", '{"availableMemoryProportion": "0.55"}', "--tensor-tile-mapping", "--shards", "2"]
+    finished = typed("popart/lstm", "--backend", "null", "--steps", "2", *options)
+    assert 0 == finished.status, finished.stderr
+    named = [line for line in finished.stdout.splitlines() if "no effect on this device" in line]
+    assert ["Note: no effect on this device: --lstm-options, --tensor-tile-mapping, --shards"] == named
+    documents = stored(layermark)
+    assert {"availableMemoryProportion": "0.55"} == documents[0]["settings"]["seed"]["lstm_options"]
+    assert "python3 lstm.py" in documents[0]["command"]
+
+
+def stored(layermark):
+    from layermark.store import open_store
+
+    with open_store(layermark.environment["LAYERMARK_STORE"]) as store:
+        return [document for each in store.sessions() for document in store.documents(each.id)]
+
+
+def test_save_graph_writes_a_model_where_one_stands(typed, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    finished = typed("popart/lstm", "--backend", "null", "--steps", "1", "--save-graph")
+    assert "Saved the graph to model.onnx" in finished.stdout
+    onnx.checker.check_model(onnx.load(tmp_path / "model.onnx"), full_check=True)
+
+
+def test_a_report_is_a_trace_and_a_summary(typed, tmp_path):
+    options = json.dumps({"autoReport.all": "true", "autoReport.directory": "reports"})
+    finished = typed(
+        "tensorflow/lstm",
+        "--backend",
+        "torch",
+        "--steps",
+        "1",
+        "--batches-per-step",
+        "2",
+        POPLAR_ENGINE_OPTIONS=options,
+    )
+    assert 0 == finished.status, finished.stdout + finished.stderr
+    trace = json.loads((tmp_path / "reports" / "tensorflow-lstm.trace.json").read_text())
+    assert trace["traceEvents"]
+    summary = json.loads((tmp_path / "reports" / "tensorflow-lstm.profile.json").read_text())
+    assert {"operator", "calls", "seconds"} == summary["operators"][0].keys()
+    assert (tmp_path / "reports" / "tensorflow-lstm.profile.txt").read_text().startswith("operator")
+
+
+@pytest.mark.parametrize("name", ["torch", "onnxruntime", "openvino", "jax", "tensorflow"])
+def test_report_is_a_single_batch(typed, tmp_path, name):
+    if not backend(name).installed:
+        pytest.skip(f"needs {name}")
+    finished = typed("popart/lstm", "--backend", name, "--report")
+    assert 0 == finished.status, finished.stdout + finished.stderr
+    assert " Batches per Step n/a." in finished.stdout
+    assert 1 == len(POPART_LINE.findall(finished.stdout))
+    assert json.loads((tmp_path / "popart-lstm.trace.json").read_text())["traceEvents"]
+    operators = json.loads((tmp_path / "popart-lstm.profile.json").read_text())["operators"]
+    assert 0 < sum(each["seconds"] for each in operators)
+
+
+def test_a_budget_ends_in_time_with_what_was_measured(typed):
+    began = time.monotonic()
+    arguments = ["--backend", "torch", "--execution", "eager", "--batch-size", "64", "--batches-per-step", "1000000"]
+    finished = typed("tensorflow/lstm", *arguments, "--budget", "30s")
+    assert time.monotonic() - began < 40
+    assert 0 == finished.status, finished.stdout + finished.stderr
+    assert "Shortened to fit the budget of 30s" in finished.stdout
+    assert TENSORFLOW_LINE.findall(finished.stdout)
+
+
+def test_a_budget_ends_in_time_even_if_a_worker_hangs(typed):
+    began = time.monotonic()
+    finished = typed("tensorflow/dense", "--backend", "hangs", "--budget", "15s")
+    assert time.monotonic() - began < 25
+    assert 0 == finished.status, finished.stdout + finished.stderr
+    assert "Not measured: the budget was used up before the first step" in finished.stdout
+
+
+def test_a_budget_ends_every_wait():
+    began = time.monotonic()
+    with Crew() as crew, ended_in_time(crew, Deadline(1.0)):
+        worker = crew.hire({})
+        os.kill(worker.pid, signal.SIGSTOP)
+        with pytest.raises(WorkerFailed, match="SIGKILL"):
+            worker.call("facts", 600.0)
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "line"),
+    [
+        ("popart/lstm", "--simulation", "lstm.py: error: --simulation: there is no simulated device"),
+        ("tensorflow/rnn", "--shards 2", "rnn.py: error: --shards 2: sharding is not implemented"),
+        ("popart/lstm", "--lstm-options {", "lstm.py: error: --lstm-options {: expected a JSON object"),
+        ("popart/conv", "--kernel-size 9999", "conv.py: error: conv: conv2d"),
+        ("tensorflow/gru", "--execution no-such --backend torch", "gru.py: error: "),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(typed, name, arguments, line):
+    finished = typed(name, *arguments.split())
+    assert 2 == finished.status
+    assert finished.stderr.startswith(line)
+    assert 1 == len(finished.stderr.splitlines())
+
+
+def test_interrupted_leaves_no_process(typed):
+    process = typed(
+        "tensorflow/dense",
+        "--backend",
+        "torch",
+        "--execution",
+        "eager",
+        "--batches-per-step",
+        "10000000",
+        only_start=True,
+    )
+    try:
+        for line in process.stdout:
+            if line.startswith("This run will take"):
+                break
+        children = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=False
+        ).stdout.split()
+        assert children
+        process.send_signal(signal.SIGINT)
+        assert 130 == process.wait(20)
+        assert "Traceback" not in process.stderr.read()
+        assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+SHAPES = [(256, 25, 1024), (128, 50, 1536), (64, 25, 2048), (1024, 150, 256), (1024, 25, 512)]
+
+
+@pytest.mark.skipif(not os.environ.get("LAYERMARK_TEST_LARGE"), reason="large: set LAYERMARK_TEST_LARGE=1")
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("batch", "timesteps", "hidden"), SHAPES)
+@pytest.mark.parametrize("name", ["popart/lstm", "tensorflow/lstm", "tensorflow/gru", "tensorflow/rnn"])
+def test_the_shapes_of_the_seeds_own_tests(typed, layermark, name, batch, timesteps, hidden):
+    sizes = ["--batch-size", batch, "--timesteps", timesteps, "--hidden-size", hidden]
+    finished = typed(name, *sizes, "--batches-per-step", "2", "--steps", "2")
+    assert 0 == finished.status, finished.stdout + finished.stderr
+    assert 2 == len(re.findall("sec/itr", finished.stdout))
+    assert stored(layermark)[0]["memory"]["peak_rss_bytes"] < 8 << 30
+
+
+@pytest.mark.skipif(not backend("onnxruntime").installed, reason="needs ONNX Runtime")
+def test_popart_runs_on_onnx_by_default(typed):
+    finished = typed("popart/lstm", "--steps", "2")
+    assert 0 == finished.status, finished.stdout + finished.stderr
+    assert "Summary (onnxruntime" in finished.stdout

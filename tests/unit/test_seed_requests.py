@@ -1,0 +1,201 @@
+"""What the seed scripts ask for: the seeds' mathematics, data and devices."""
+
+from pathlib import Path
+
+import pytest
+
+from layermark import ops
+from layermark.errors import UserError
+from layermark.outcome import Skipped, Verification
+from layermark.seeds.engine import VARIABLE, Engine, engine_options
+from layermark.seeds.parsing import parse
+from layermark.seeds.request import request
+from layermark.seeds.run import disproved, lacking
+from layermark.seeds.scripts import script
+from layermark.workloads.base import task
+
+from .samples import a_run, a_spec
+
+
+def asked(name, *argv, engine=None):
+    return request(script(name), parse(script(name), "script.py", argv), engine or Engine())
+
+
+def spec(name, *argv):
+    return asked(name, *argv, "--backend", "torch").spec
+
+
+def layer(name, *argv):
+    (op,) = (node.op for node in task(spec(name, *argv)).graph if isinstance(node.op, ops.Recurrent))
+    return op
+
+
+def test_popart_lstm_has_no_bias_and_its_own_loss():
+    assert layer("popart/lstm") == ops.Recurrent("lstm", 32, "fused", bias=False)
+    names = [type(node.op).__name__ for node in task(spec("popart/lstm", "--mode", "train")).graph]
+    assert ["Input", "Recurrent", "Softmax", "Input", "NegativeLogLikelihood"] == names
+
+
+def test_popnn_is_the_fused_layer():
+    assert layer("tensorflow/lstm") == ops.Recurrent("lstm", 128, "loop", forget_bias=1.0)
+    assert layer("tensorflow/lstm", "--popnn") == ops.Recurrent("lstm", 128, "fused")
+    assert layer("tensorflow/gru") == ops.Recurrent("gru", 128, "loop", reset="before")
+    assert layer("tensorflow/gru", "--popnn") == ops.Recurrent("gru", 128, "fused", reset="before")
+    assert layer("tensorflow/rnn") == ops.Recurrent("rnn", 128, "loop")
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "loss"),
+    [
+        ("popart/lstm", 0.01, ops.NegativeLogLikelihood),
+        ("popart/conv", 0.01, ops.SumSquaredError),
+        ("tensorflow/grouped_conv", 1e-30, ops.Mean),
+        ("tensorflow/gru", 0.01, ops.CrossEntropy),
+        ("tensorflow/lstm_multi", 0.01, ops.MeanSquaredError),
+        ("tensorflow/dense", 0.01, ops.Mean),
+    ],
+)
+def test_losses_and_rates_are_the_seeds(name, rate, loss):
+    found = spec(name, *(["--mode", "train"] if "popart" in name else ["--train"]))
+    assert rate == found.learning_rate
+    assert loss is type(task(found).graph.nodes[-1].op)
+
+
+@pytest.mark.parametrize(
+    ("name", "argv", "values", "data"),
+    [
+        ("popart/lstm", "", "zero-inputs", "synthetic"),
+        ("popart/lstm", "--use-generated-data", "random", "generated"),
+        ("popart/lstm", "--use-zero-values", "zeros", "synthetic"),
+        ("popart/lstm", "--use-zero-values --use-generated-data", "zeros", "generated"),
+        ("tensorflow/lstm", "", "random", "synthetic"),
+        ("tensorflow/lstm", "--use-zero-values", "zero-inputs", "synthetic"),
+        ("tensorflow/lstm", "--use-generated-data", "counting", "generated"),
+        ("tensorflow/lstm", "--use-generated-data --use-zero-values", "counting", "generated"),
+    ],
+)
+def test_data_modes(name, argv, values, data):
+    found = spec(name, *argv.split())
+    assert (values, data) == (found.values, found.data)
+
+
+def test_values_fill_inputs_targets_and_weights():
+    filled = {
+        values: task(spec("popart/conv", "--mode", "train", "--input-w", "8", "--input-h", "8").replace(values=values))
+        for values in ("random", "zero-inputs", "zeros", "counting")
+    }
+    assert filled["random"].batch(0)["x"].any()
+    assert not filled["zero-inputs"].batch(1)["x"].any()
+    assert filled["zero-inputs"].batch(1)["target"].any()
+    assert filled["zero-inputs"].weights()["conv/weight"].any()
+    assert not filled["zeros"].batch(1)["target"].any()
+    assert not filled["zeros"].weights()["conv/weight"].any()
+    assert {3.0} == set(filled["counting"].batch(3)["x"].flat)
+
+
+def test_distributions_stay_distributions():
+    zeros = task(spec("tensorflow/gru", "--train").replace(values="zeros"))
+    assert zeros.batch(0)["target"].sum(axis=-1) == pytest.approx(1)
+
+
+def test_replicas_are_planned():
+    assert 3 == spec("tensorflow/dense", "--replicas", "3").plan.replicas
+
+
+def test_recompute_is_an_execution_of_training_only():
+    assert "recompute" == spec("popart/lstm", "--recompute", "--mode", "train").execution
+    idle = asked("popart/lstm", "--recompute", "--backend", "torch")
+    assert "auto" == idle.spec.execution
+    assert any("no effect on this device: --recompute" in note for note in idle.notes)
+
+
+@pytest.mark.parametrize(("budget", "execution"), [("60s", "eager"), ("2m", "auto")])
+def test_a_short_budget_leaves_no_time_for_a_trial(budget, execution):
+    found = asked("popart/lstm", "--backend", "torch", "--budget", budget)
+    assert execution == found.spec.execution
+    assert (execution != "auto") == any("short budget" in note for note in found.notes)
+
+
+def test_large_inputs_have_a_smaller_ring():
+    assert 4 == spec("popart/lstm").ring
+    assert 2 == spec("popart/lstm", "--batch-size", "1024", "--timesteps", "150", "--hidden-size", "256").ring
+
+
+WRONG = Verification(ok=False, max_error=0.03, tolerance=0.001, against="float64 reference", worst="gradient of x")
+
+
+def test_an_execution_that_auto_chose_gives_way_when_it_is_disproved():
+    auto = a_spec(execution="auto")
+    found = disproved(a_run(spec=auto, verified=WRONG))
+    assert auto.replace(execution="compile") == found.spec
+    assert "eager torch fails the verification (gradient of x: error 0.03, allowed 0.001)" in found.words
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        a_run(spec=a_spec(execution="auto")),
+        a_run(spec=a_spec(execution="eager"), verified=WRONG),
+        a_run(spec=a_spec(execution="auto", backend="jax"), verified=WRONG),
+        a_run(spec=a_spec(execution="auto"), verified=WRONG, settings={"execution": "compile"}),
+    ],
+    ids=["proven", "typed", "another runtime", "compiled already"],
+)
+def test_nothing_else_is_exchanged(run):
+    assert disproved(run) is None
+
+
+def test_what_a_runtime_lacks_gives_way_to_what_it_proposes():
+    fused = a_spec(params={"cell": "fused"})
+    loop = lacking(Skipped(spec=fused, reason="no fused GRU; use --cell loop"))
+    assert ("loop", "no fused GRU: one cell per time step instead") == (loop.spec.params["cell"], loop.words)
+    assert lacking(Skipped(spec=fused, reason="not installed")) is None
+
+
+def test_the_devices_are_numbered():
+    assert "cpu" == spec("tensorflow/rnn", "--device-id", "0").device
+    with pytest.raises(UserError, match=r"--device-id 9: no such device; expected -1 \(automatic\), 0 \(cpu\)"):
+        spec("tensorflow/rnn", "--device-id", "9")
+
+
+def test_fp32_is_named_once_unless_a_precision_is_typed():
+    named = [note for note in asked("popart/lstm", "--backend", "torch").notes if "fp32" in note]
+    assert 1 == len(named)
+    assert not [note for note in asked("popart/lstm", "--backend", "torch", "--prec", "32.32").notes if "fp32" in note]
+
+
+def test_a_report_is_one_batch_in_one_step():
+    found = asked("tensorflow/dense", "--report", "--steps", "9", "--backend", "torch")
+    assert (1, 1, 1) == (found.course.steps, found.course.batches, found.spec.batches_per_step)
+    assert "tensorflow-dense" == found.course.profile.name
+
+
+def test_unknown_backends_are_refused_with_near_matches():
+    with pytest.raises(UserError, match="unknown backend 'torhc'; did you mean torch"):
+        asked("popart/lstm", "--backend", "torhc")
+
+
+def test_engine_options_ask_for_a_report(tmp_path):
+    text = f'{{"autoReport.all":"true", "autoReport.directory":"{tmp_path}/new", "exchange.enablePrefetch":"false"}}'
+    engine = engine_options({VARIABLE: text})
+    assert Engine(report=True, folder=tmp_path / "new", others={"exchange.enablePrefetch": "false"}) == engine
+    found = asked("popart/lstm", "--backend", "torch", engine=engine)
+    assert tmp_path / "new" == found.course.profile.folder
+    assert any("exchange.enablePrefetch (POPLAR_ENGINE_OPTIONS)" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("text", ["", "  ", "{}", '{"autoReport.directory": "elsewhere"}'])
+def test_engine_options_may_ask_for_nothing(text):
+    assert not engine_options({VARIABLE: text}).report
+
+
+@pytest.mark.parametrize("text", ["yes", "[]", '{"autoReport.all": "perhaps"}'])
+def test_engine_options_that_cannot_be_read_are_an_error(text):
+    with pytest.raises(UserError, match=VARIABLE):
+        engine_options({VARIABLE: text})
+
+
+def test_a_report_folder_that_cannot_be_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"autoReport\.directory"):
+        asked("popart/lstm", "--backend", "torch", engine=Engine(report=True, folder=Path(tmp_path / "file" / "below")))

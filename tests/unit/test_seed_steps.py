@@ -1,0 +1,90 @@
+"""Whole host calls: timed in the worker, put together over copies in the parent."""
+
+import json
+
+import pytest
+
+from layermark.backends._trace import Span, by_operator, write_trace
+from layermark.backends.base import TRACE_FILE, OperatorTime, backend
+from layermark.errors import Unsupported, WorkerFailed
+from layermark.session.steps import Ranks, merged
+from layermark.spec import Spec
+from layermark.worker.profile import write_profile
+from layermark.worker.steps import seconds_per_batch, timed_call
+from layermark.workloads.base import task
+
+from .samples import MS, a_block
+
+
+@pytest.fixture
+def program():
+    spec = Spec(workload="dense", backend="null", batch_size=2, threads=1, params={"size": 64})
+    return backend("null").prepare(spec, task(spec))
+
+
+def test_a_call_is_one_sample_of_all_its_batches(program):
+    answer = timed_call(program, 7)
+    assert (1, 7) == (answer["block"]["calls"], answer["block"]["batches"])
+    assert [sum(answer["block"]["latencies_ns"])] == list(answer["block"]["samples_ns"])
+    assert 7 == len(answer["block"]["latencies_ns"])
+
+
+def test_the_pace_is_that_of_the_calls(program):
+    pace = seconds_per_batch(program)
+    assert pace == pytest.approx(timed_call(program, 100)["block"]["samples_ns"][0] / 1e9 / 100, rel=0.01)
+
+
+def as_answer(block, began_ns):
+    return {"block": vars(block) | {"samples_ns": list(block.samples_ns)}, "began_ns": began_ns}
+
+
+def test_copies_last_from_the_first_start_to_the_last_end():
+    found = merged([as_answer(a_block(10), 0), as_answer(a_block(12, busy_threads=3), 5 * MS)])
+    assert (17 * MS,) == found.samples_ns
+    assert 5 == found.context["busy_threads"]
+
+
+def test_one_copy_is_taken_as_it_is():
+    assert a_block(10) == merged([as_answer(a_block(10), 3)])
+
+
+def test_what_goes_wrong_in_a_copy_is_raised():
+    def ask(member):
+        if member == 2:
+            raise WorkerFailed("gone")
+        return {"number": member}
+
+    assert [{"number": 0}, {"number": 1}] == Ranks([0, 1]).together(ask)
+    with pytest.raises(WorkerFailed, match="gone"):
+        Ranks([0, 1, 2]).together(ask)
+
+
+def test_a_runtime_without_a_profiler_says_so(program, tmp_path):
+    with pytest.raises(Unsupported, match="no profiler"):
+        write_profile(program, tmp_path, "dense", 1)
+
+
+def test_profiles_are_three_files(program, tmp_path):
+    spans = [
+        Span("main", "gemm.1", 0, 3e6, "gemm"),
+        Span("main", "add.1", 3e6, 1e6, "add"),
+        Span("main", "wait", 0, 9e6),
+    ]
+
+    def profile(folder, batches):
+        write_trace(spans, folder)
+        return by_operator(spans)
+
+    program.profile = profile
+    found = write_profile(program, tmp_path / "new", "dense", 2)
+    assert ["dense.trace.json", "dense.profile.txt", "dense.profile.json"] == [
+        path.rsplit("/", 1)[1] for path in found["files"]
+    ]
+    events = json.loads((tmp_path / "new" / "dense.trace.json").read_text())["traceEvents"]
+    assert ["thread_name", "gemm.1", "add.1", "wait"] == [event["name"] for event in events]
+    summary = json.loads((tmp_path / "new" / "dense.profile.json").read_text())
+    assert {
+        "batches": 2,
+        "operators": [OperatorTime("gemm", 1, 0.003)._asdict(), OperatorTime("add", 1, 0.001)._asdict()],
+    } == summary
+    assert not (tmp_path / "new" / TRACE_FILE).exists()
