@@ -95,7 +95,7 @@ def main():
         power = trials(plain, slowed, args.trial_rounds, args.trials, distinct=True)
         seen = np.median(slowed, axis=1).mean() / np.median(plain, axis=1).mean()
         print(
-            f"{name:6} false alarms {alarms:6.2%} (goal <= {FALSE_ALARMS:.0%}), power {power:7.2%} (goal >= {POWER:.0%}); "
+            f"{name:6} false alarms {alarms:6.2%} (goal {FALSE_ALARMS:.0%}), power {power:7.2%} (goal {POWER:.0%}); "
             f"{args.trials} trials, {STARTS} starts a side, {args.trial_rounds} rounds; recorded ratio {seen:.4f}",
             flush=True,
         )
