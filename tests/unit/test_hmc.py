@@ -313,5 +313,5 @@ def test_auto_goes_on_without_a_way_that_fails() -> None:
 def test_describe_counts_the_work(layermark: Any) -> None:
     found = json.loads(layermark("describe", "hmc", "--json", "--hmc-steps", 100).stdout)
     assert found["flops"] == {"infer": 4900} and found["bytes"] == {"infer": 400}
-    assert found["items"] == 100 and found["item"] == "hmc step" and found["nodes"] == []
+    assert found["items"] == 100 and found["item"] == "transition" and found["nodes"] == []
     assert "FLOPs" in layermark("describe", "hmc").stdout

@@ -89,6 +89,8 @@ class Backend(ABC):
     name: ClassVar[str]
     package: ClassVar[str]
     """What is imported; also what must be installed."""
+    also: ClassVar[tuple[str, ...]] = ()
+    """What must be installed besides."""
     extra: ClassVar[str] = ""
     by_default: ClassVar[bool] = True
     """Whether a request that names no backend includes this one."""
@@ -100,7 +102,8 @@ class Backend(ABC):
     @property
     def installed(self) -> bool:
         """Whether the framework is there, without importing it."""
-        return not self.package or importlib.util.find_spec(self.package) is not None
+        needed = [name for name in (self.package, *self.also) if name]
+        return all(importlib.util.find_spec(name) is not None for name in needed)
 
     @property
     def version(self) -> str:

@@ -88,9 +88,9 @@ def _measured(args: Namespace) -> list[tuple[Verdict, dict[str, Any]]]:
     from layermark.stats import MIN_STARTS
     from layermark.store import open_store
 
+    starts, budget_s = read("--starts", integer(MIN_STARTS), args.starts), read("--budget", seconds, args.budget)
     shared = setting_texts(args)
     a, b = setting(args.a, shared), setting(args.b, shared)
-    starts, budget_s = read("--starts", integer(MIN_STARTS), args.starts), read("--budget", seconds, args.budget)
     protocol = read_protocol(args)
     with open_store(args.store) as store, listening(as_json=False) as listener:
         verdict = session.compare_settings(

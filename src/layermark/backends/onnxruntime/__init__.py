@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -16,14 +15,10 @@ class OnnxRuntimeBackend(Backend):
 
     name: ClassVar[str] = "onnxruntime"
     package: ClassVar[str] = "onnxruntime"
+    also: ClassVar[tuple[str, ...]] = ("onnx",)
     executions: ClassVar[tuple[str, ...]] = ("auto", "sequential")
     # Off although `probe` works: one runtime probes for a session, and torch's streams reach higher than these.
     probes: ClassVar[bool] = False
-
-    @property
-    def installed(self) -> bool:
-        """Whether the runtime and `onnx`, which writes its models, are there."""
-        return all(importlib.util.find_spec(name) is not None for name in (self.package, "onnx"))
 
     def load(self) -> Mapping[str, str]:
         """Import the runtime; answers versions and providers."""

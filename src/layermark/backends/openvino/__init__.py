@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -19,12 +18,8 @@ class OpenVinoBackend(Backend):
 
     name: ClassVar[str] = "openvino"
     package: ClassVar[str] = "openvino"
+    also: ClassVar[tuple[str, ...]] = ("onnx",)
     executions: ClassVar[tuple[str, ...]] = ("auto", "latency", "throughput")
-
-    @property
-    def installed(self) -> bool:
-        """Whether the runtime and `onnx`, which writes its models, are there."""
-        return all(importlib.util.find_spec(name) is not None for name in (self.package, "onnx"))
 
     def load(self) -> Mapping[str, str]:
         """Import the runtime; answers versions and what the plug-in can compute in."""

@@ -87,7 +87,7 @@ class Hmc(ProgramWorkload):
     """A sequential chain on a scalar, or several at once."""
 
     summary = "Hamiltonian Monte Carlo on a scalar: a sequential chain inside one call"
-    item = "hmc step"
+    item = "transition"
     needs = "a loop with random numbers inside"
     Params = HmcParams
 
