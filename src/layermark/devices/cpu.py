@@ -16,6 +16,8 @@ _RETAIN = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 40),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
     "MALLOC_TOP_PAD_": str(64 << 20),
+    # Large blocks on huge pages: which physical pages a process happens to get then matters less from start to start.
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
 
 
