@@ -129,8 +129,8 @@ def _alternate(
 
 def judged(entrants: Sequence[Start], spread: float | None, confidence: float) -> stats.Verdict:
     """The verdict on starts that alternate A, B, A, B."""
-    sides = [[best_of(start.rates) for start in entrants[first::2]] for first in (0, 1)]
-    return stats.compare_starts(*sides, confidence, spread=spread)
+    a, b = ([best_of(start.rates) for start in entrants[first::2]] for first in (0, 1))
+    return stats.compare_starts(a, b, confidence, spread=spread)
 
 
 def best_of(rates: Sequence[float]) -> list[float]:
