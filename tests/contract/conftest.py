@@ -1,0 +1,17 @@
+"""Shared by the contract tests: a backend's process-wide switches do not outlive the test that set them."""
+
+import ctypes
+import platform
+
+import pytest
+
+_DEFAULT_ENVIRONMENT = ctypes.c_void_p(-1)
+"""FE_DFL_ENV of the C library: the floating-point environment that a program starts with."""
+
+
+@pytest.fixture(autouse=True)
+def subnormals_again():
+    """A backend flushes subnormals in its process, which is this one here; other tests need them."""
+    yield
+    if platform.system() == "Linux":
+        ctypes.CDLL("libm.so.6").fesetenv(_DEFAULT_ENVIRONMENT)
