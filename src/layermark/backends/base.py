@@ -7,6 +7,7 @@ import importlib.util
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from layermark import registry
@@ -59,6 +60,10 @@ class Program(ABC):
     @abstractmethod
     def run(self, batches: int) -> Timeline:
         """Run the next batches of the ring and return when the work is finished."""
+
+    def running(self) -> AbstractContextManager[Any]:
+        """What many calls of `run` share, entered once around them; `run` alone works too, and pays for it."""
+        return nullcontext()
 
     @abstractmethod
     def outputs(self) -> Arrays:

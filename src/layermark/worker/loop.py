@@ -48,15 +48,21 @@ class Loop:
 
     def warm_up(self) -> WarmUp:
         """Drop the first step, then run windows until two that follow each other agree."""
-        first = self._sample(1)
-        began = self._clock()
+        with self._program.running():
+            first = self._sample(1)
+            began = self._clock()
+            step_ns, steady = self._settle(began + _WARM_UP_LIMIT_NS)
+        self._calls = max(1, math.ceil(self._sample_ns / max(step_ns, 1)))
+        return WarmUp(first / 1e9, (self._clock() - began) / 1e9, step_ns, steady)
+
+    def _settle(self, until: int) -> tuple[float, bool]:
+        """The median call of the last window, and whether it agreed with the one before."""
         previous, steady = self._window(), False
-        while not steady and self._clock() - began < _WARM_UP_LIMIT_NS:
+        while not steady and self._clock() < until:
             current = self._window()
             steady = agree(previous, current, AGREE)
             previous = current
-        self._calls = max(1, math.ceil(self._sample_ns / max(previous, 1)))
-        return WarmUp(first / 1e9, (self._clock() - began) / 1e9, previous, steady)
+        return previous, steady
 
     def _window(self) -> float:
         """The median call of up to `WINDOW_CALLS` calls, or as many as fit."""
@@ -75,9 +81,10 @@ class Loop:
     def block(self, seconds: float, min_steps: int) -> Block:
         """One turn in the alternation: untimed calls until two samples agree, then samples until it is long enough."""
         wanted_ns = int(seconds * 1e9)
-        self._open(wanted_ns // 2)
-        with watched() as context:
-            samples, latencies = self._timed(wanted_ns, min_steps)
+        with self._program.running():
+            self._open(wanted_ns // 2)
+            with watched() as context:
+                samples, latencies = self._timed(wanted_ns, min_steps)
         return Block(
             calls=self._calls,
             batches=self._calls * self._batches,
