@@ -1,5 +1,10 @@
-"""PyTorch with a known slowdown: every call is followed by real work that takes 2 % of the time of its batches."""
+"""PyTorch with a known slowdown: every call is followed by real work that takes 2 % of the time of its batches.
 
+How much work that is, `python slowed.py WORKLOAD [options]` finds out and prints; workers read it from the environment.
+"""
+
+import os
+import sys
 import time
 
 import numpy as np
@@ -8,37 +13,20 @@ from layermark.backends.base import Backend, Program
 from layermark.backends.torch import BACKEND as TORCH
 
 EXTRA = 0.02
-
-
-def low_time(call, repeats):
-    """What a call takes when nothing disturbs it: the tenth percentile, in nanoseconds."""
-    times = []
-    for _ in range(repeats):
-        began = time.perf_counter_ns()
-        call()
-        times.append(time.perf_counter_ns() - began)
-    return float(np.percentile(times, 10))
+VARIABLE = "SLOWED_NUMBERS"
+"""How many numbers are summed after every call."""
 
 
 class Slowed(Program):
-    """Runs what it is asked for, and sums numbers until that takes two percent longer."""
+    """Runs what it is asked for, then sums numbers."""
 
-    def __init__(self, inner):
+    def __init__(self, inner, count):
         self.inner = inner
-        self.numbers = np.ones(1 << 22, "float32")
-        self.count = 0
+        self.numbers = np.ones(count, "float32")
 
-    def fit(self):
-        """Find how many numbers take two percent of a batch to sum."""
-        self.inner.run(1000)
-        wanted = EXTRA * low_time(lambda: self.inner.run(1), 400)
-        low, high = 1, len(self.numbers) // 32
-        while high - low > 64:
-            self.count = (low + high) // 2
-            if low_time(lambda: np.add.reduce(self.numbers[: self.count]), 400) < wanted:
-                low = self.count
-            else:
-                high = self.count
+    def running(self):
+        """That of the program inside."""
+        return self.inner.running()
 
     @property
     def settings(self):
@@ -46,10 +34,10 @@ class Slowed(Program):
         return self.inner.settings
 
     def run(self, batches):
-        """The batches asked for, followed by the extra work of all of them."""
+        """The batches asked for, followed by the extra work."""
         self.inner.learning_rate = self.learning_rate
         timeline = self.inner.run(batches)
-        np.add.reduce(self.numbers[: self.count * batches])
+        np.add.reduce(self.numbers)
         return timeline
 
     def outputs(self):
@@ -57,9 +45,7 @@ class Slowed(Program):
         return self.inner.outputs()
 
     def load(self, weights):
-        """Those of the program inside; the first time is when nobody else is at work, so the extra is fitted here."""
-        if not self.count:
-            self.fit()
+        """Those of the program inside."""
         self.inner.load(weights)
 
     def weights(self):
@@ -84,7 +70,45 @@ class SlowedBackend(Backend):
 
     def prepare(self, spec, task):
         """PyTorch's program with extra work."""
-        return Slowed(TORCH.prepare(spec, task))
+        return Slowed(TORCH.prepare(spec, task), int(os.environ[VARIABLE]))
 
 
 BACKEND = SlowedBackend()
+
+
+def slowdown(program, slowed, batches, pairs=400):
+    """How much longer the slowed program takes when nothing disturbs either: tenth percentiles of alternating calls."""
+    times = {program: [], slowed: []}
+    for _ in range(pairs):
+        for each, taken in times.items():
+            began = time.perf_counter_ns()
+            each.run(batches)
+            taken.append(time.perf_counter_ns() - began)
+    plain, more = (np.percentile(taken, 10) for taken in times.values())
+    return more / plain - 1
+
+
+def fitted(program, batches, steps=8):
+    """How many numbers take two percent of a call to sum."""
+    count, seen = 1 << 14, []
+    with program.running():
+        program.run(1000)
+        for _ in range(steps):
+            seen.append((count, slowdown(program, Slowed(program, count), batches)))
+            count = int(np.clip(count * EXTRA / max(seen[-1][1], 1e-4), count / 4, count * 4))
+    # Near the goal the work is proportional to the numbers; the last steps are all near it.
+    return int(np.median([numbers * EXTRA / share for numbers, share in seen[steps // 2 :]]))
+
+
+def main():
+    """Print the number for the workload that is named like in `layermark compare`."""
+    from layermark.cli.compare import setting
+    from layermark.workloads.base import task
+
+    spec = setting(" ".join(sys.argv[1:]), {"backend": "torch", "execution": "eager"})
+    TORCH.load()
+    print(fitted(TORCH.prepare(spec, task(spec)), spec.batches_per_step))
+
+
+if __name__ == "__main__":
+    main()

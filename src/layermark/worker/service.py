@@ -60,12 +60,11 @@ class Service:
         versions = _loaded(found)
         imported = time.perf_counter()
         self._task = task(self._spec)
-        weights_ready = time.perf_counter()
         self._program = _built(found, self._spec, self._task)
         self._program.learning_rate = self._spec.learning_rate
-        compiled = time.perf_counter()
+        built, drawing = time.perf_counter() - imported, self._task.drawing.seconds
         return {
-            "timings_s": {"import": imported - began, "compile": compiled - weights_ready},
+            "timings_s": {"import": imported - began, "data": drawing, "compile": built - drawing},
             "settings": dict(self._program.settings),
             "clock": self._program.clock_name,
             "versions": dict(versions),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from layermark import registry
@@ -19,6 +20,19 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+class Stopwatch:
+    """Seconds spent inside its `with` blocks so far."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._began
+
+
 @dataclass(frozen=True)
 class Task:
     """A graph with everything a run needs besides it: the values it is fed with, and what counts as an item."""
@@ -28,6 +42,8 @@ class Task:
     items: int
     """Items in one batch."""
     values: str = "random"
+    drawing: Stopwatch = field(default_factory=Stopwatch, compare=False, repr=False)
+    """What drawing weights and inputs has taken: a program makes its ring while it is built, which is no compiling."""
 
     def flops(self, mode: str) -> int:
         """Exact scalar operations of one batch."""
@@ -46,18 +62,20 @@ class Task:
 
     def weights(self) -> dict[str, np.ndarray[Any, Any]]:
         """The initial parameters; the same on every backend."""
-        drawn = {
-            name: parameter.law.draw(stream(self.seed, "weight", name), parameter.shape)
-            for name, parameter in self.graph.parameters.items()
-        }
+        with self.drawing:
+            drawn = {
+                name: parameter.law.draw(stream(self.seed, "weight", name), parameter.shape)
+                for name, parameter in self.graph.parameters.items()
+            }
         return {name: each * 0 for name, each in drawn.items()} if self.values == "zeros" else drawn
 
     def batch(self, index: int) -> dict[str, np.ndarray[Any, Any]]:
         """Inputs and targets number `index` of the ring; the same on every backend."""
-        drawn = {
-            name: op.law.draw(stream(self.seed, "input", name, index), op.dims)
-            for name, op in self.graph.inputs.items()
-        }
+        with self.drawing:
+            drawn = {
+                name: op.law.draw(stream(self.seed, "input", name, index), op.dims)
+                for name, op in self.graph.inputs.items()
+            }
         return {name: self._valued(self.graph.inputs[name], each, index) for name, each in drawn.items()}
 
     def _valued(self, op: Input, drawn: np.ndarray[Any, Any], index: int) -> np.ndarray[Any, Any]:
