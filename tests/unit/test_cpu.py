@@ -3,6 +3,8 @@
 import os
 import threading
 
+import pytest
+
 from layermark.devices import cpu
 from layermark.spec import Spec
 
@@ -60,3 +62,12 @@ def test_allocator_setting_reaches_the_environment():
     spec = Spec(workload="dense", backend="null")
     assert "MALLOC_TRIM_THRESHOLD_" in cpu.environment(spec)
     assert {} == cpu.environment(spec.replace(allocator="default"))
+
+
+@pytest.mark.parametrize(("text", "expected"), [("512K\n", 512 << 10), ("32M", 32 << 20), ("", 0), ("many", 0)])
+def test_cache_sizes_are_read_as_the_kernel_writes_them(text, expected):
+    assert expected == cpu.cache_bytes(text)
+
+
+def test_the_last_level_cache_is_at_least_a_small_one():
+    assert 128 << 10 <= cpu.last_level_cache() <= 4 << 30

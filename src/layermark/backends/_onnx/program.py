@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper
 
 from layermark import ops
 from layermark.backends._onnx.writer import Array, compute_type, input_type, write
+from layermark.backends._timing import Step
 from layermark.backends.base import Arrays, Program, Timeline
+from layermark.devices import cpu
 from layermark.errors import Unsupported, UserError
 from layermark.graph import Graph
 from layermark.spec import Spec
@@ -22,8 +22,6 @@ from layermark.workloads.base import Task
 
 UNROLLED_STEPS = 16
 """Loops up to this long are written out: 1.2 (ONNX Runtime) to 1.7 (OpenVINO) times as fast as the runtime's loop."""
-
-Step = Callable[[], object]
 
 
 class Lap(ABC):
@@ -93,7 +91,7 @@ class OnnxProgram(Program):
         self._spec, self._graph, self._written = spec, task.graph, written
         self._settings = described(spec, task.graph)
         self._host = [feed(task.graph, task.batch(index), written) for index in range(spec.ring)]
-        self._evictor = np.zeros(2 * last_level_cache() // 4, "float32") if spec.cache == "cold" else None
+        self._evictor = np.zeros(2 * cpu.last_level_cache() // 4, "float32") if spec.cache == "cold" else None
         self._weights = task.weights()
         self._lap: Lap | None = self._build(self._weights)
         self._lap.run(3)
@@ -170,7 +168,7 @@ def described(spec: Spec, graph: Graph) -> dict[str, str]:
         short = all(graph.shapes[node.name][0] <= UNROLLED_STEPS for node in loops)
         settings["loop"] = "written out" if short else "Scan"
     if spec.cache == "cold":
-        settings["cache"] = f"cold: {2 * last_level_cache() >> 20} MiB written before every batch, not timed"
+        settings["cache"] = f"cold: {2 * cpu.last_level_cache() >> 20} MiB written before every batch, not timed"
     return settings | {"allocator": spec.allocator}
 
 
@@ -185,32 +183,6 @@ def type_name(kind: int) -> str:
     """How settings call an ONNX element type."""
     names = {TensorProto.FLOAT: "float32", TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
     return names[kind]  # type: ignore[index]
-
-
-def trial(steps: Sequence[Step], seconds: float = 0.05, rounds: int = 4) -> list[float]:
-    """Calls per second of each step, the best of rounds that alternate."""
-    counts = [max(1, round(seconds / max(_time(step, 2), 1e-7) * 2)) for step in steps]
-    best = [0.0] * len(steps)
-    for _ in range(rounds):
-        for index, step in enumerate(steps):
-            best[index] = max(best[index], counts[index] / _time(step, counts[index]))
-    return best
-
-
-def _time(step: Step, calls: int) -> float:
-    start = time.perf_counter()
-    for _ in range(calls):
-        step()
-    return time.perf_counter() - start
-
-
-def last_level_cache() -> int:
-    """Bytes of the largest cache of the first CPU; 64 MiB where the system does not tell."""
-    sizes = [0]
-    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        if found := re.fullmatch(r"(\d+)([KM])", path.read_text().strip()):
-            sizes.append(int(found[1]) << (20 if found[2] == "M" else 10))
-    return max(sizes) or 64 << 20
 
 
 def _equal(one: Arrays, other: Arrays) -> bool:

@@ -6,12 +6,11 @@ import importlib.metadata
 import os
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
 import jax
 from jax.extend.backend import get_backend
 
-from layermark.backends.jax.pool import Holder
+from layermark.backends.jax import pool
 
 
 @cache
@@ -37,12 +36,7 @@ def _pool(threads: int) -> str:
     if threads == 1:
         # Steps of a program with loops may move to the worker and back: two threads, never both at work.
         return "one worker, in turns with the caller"
-    return "one worker held, the caller works" if _holder().hold() else "every worker free, the caller works too"
-
-
-@cache
-def _holder() -> Holder:
-    return Holder()
+    return "one worker held, the caller works" if pool.holder().hold() else "every worker free, the caller works too"
 
 
 @cache
@@ -59,10 +53,3 @@ def _client_dispatches() -> bool:
     product = jax.jit(lambda x: x @ x)
     product(square).block_until_ready()
     return not product(square).is_ready()
-
-
-def last_level_cache() -> int:
-    """Bytes of the largest cache of the first CPU; a generous guess where the kernel does not say."""
-    units = {"K": 1 << 10, "M": 1 << 20}
-    texts = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
-    return max((int(text[:-1]) * units[text[-1]] for text in texts), default=64 << 20)

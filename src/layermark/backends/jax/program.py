@@ -15,6 +15,7 @@ from jax import Array
 from layermark.backends.base import Arrays, OperatorTime, Program, Timeline
 from layermark.backends.jax import compiled, process
 from layermark.backends.jax.network import Held, Network
+from layermark.devices import cpu
 from layermark.errors import Unsupported, UserError
 from layermark.spec import Spec
 from layermark.workloads.base import Task
@@ -45,7 +46,7 @@ class JaxProgram(Program):
     def __init__(self, spec: Spec, task: Task) -> None:
         self.learning_rate = spec.learning_rate
         self._spec, self._network = spec, Network(spec, task.graph)
-        self._evictor = np.zeros(2 * process.last_level_cache(), "uint8") if spec.cache == "cold" else None
+        self._evictor = np.zeros(2 * cpu.last_level_cache(), "uint8") if spec.cache == "cold" else None
         self.host = [self._network.feed(task.batch(index)) for index in range(spec.ring)]
         self._resident = [] if spec.data == "generated" else [_put(inputs) for inputs in self.host]
         self._waits = self._evictor is not None or process.synchronous()

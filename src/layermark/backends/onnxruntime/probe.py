@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, partial
 
 import numpy as np
@@ -11,15 +11,13 @@ from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, nu
 from onnxruntime import OrtValue
 
 from layermark.backends._onnx.writer import IR_VERSION, OPSET, Array
+from layermark.backends._timing import SHORTEST_S, Step, calls_within, seconds_of
 from layermark.backends.base import Probe
 from layermark.backends.onnxruntime import process
 from layermark.laws import Shape
 from layermark.spec import Spec
 
-Kernel = Callable[[], object]
 SIZES = (1024, 2048)
-SHORTEST_S = 1e-4
-"""Repetitions are grouped until a group lasts this long, far above the cost of the clock."""
 
 
 class OnnxRuntimeProbe(Probe):
@@ -28,7 +26,7 @@ class OnnxRuntimeProbe(Probe):
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
         process.set_subnormals(spec)
-        self._streams: dict[int, list[tuple[int, Kernel]]] = {}
+        self._streams: dict[int, list[tuple[int, Step]]] = {}
 
     def peak(self, seconds: float) -> float:
         """Scalar operations per second of the best product of 1024 or 2048 cubed with a packed constant weight."""
@@ -41,25 +39,25 @@ class OnnxRuntimeProbe(Probe):
         return best(self._streams[working_set], seconds)
 
     @cached_property
-    def _products(self) -> list[tuple[int, Kernel]]:
+    def _products(self) -> list[tuple[int, Step]]:
         return [(2 * size**3, self._product(size, size, size)) for size in SIZES]
 
-    def _product(self, rows: int, inner: int, columns: int) -> Kernel:
+    def _product(self, rows: int, inner: int, columns: int) -> Step:
         weight = numpy_helper.from_array(_random((inner, columns)), "weight")
         return self._kernel("MatMul", ["x", "weight"], [(rows, inner)], (rows, columns), [weight])
 
-    def _sum(self, working_set: int) -> tuple[int, Kernel]:
+    def _sum(self, working_set: int) -> tuple[int, Step]:
         third = max(working_set // 12, 64)
         return 12 * third, self._kernel("Add", ["x", "y"], [(third,), (third,)], (third,), [])
 
-    def _vector_product(self, working_set: int) -> tuple[int, Kernel]:
+    def _vector_product(self, working_set: int) -> tuple[int, Step]:
         columns = min(1024, max(working_set // 4, 64))
         rows = max(working_set // 4 // columns, 1)
         return 4 * rows * columns, self._product(1, rows, columns)
 
     def _kernel(
         self, kind: str, read: list[str], shapes: Sequence[Shape], shape: Shape, constants: list[TensorProto]
-    ) -> Kernel:
+    ) -> Step:
         """A bound session of one node, whose inputs are those it reads that are not constants."""
         fed = [name for name in read if name not in {each.name for each in constants}]
         inputs = [_info(name, each) for name, each in zip(fed, shapes, strict=True)]
@@ -87,7 +85,7 @@ def _model(graph: GraphProto) -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
 
 
-def best(kernels: Sequence[tuple[int, Kernel]], seconds: float) -> float:
+def best(kernels: Sequence[tuple[int, Step]], seconds: float) -> float:
     """The highest rate of any kernel; each has one stretch of the time to itself.
 
     They must not take turns: the pool of a session that has just run spins for some 40 ms on the cores that
@@ -96,22 +94,10 @@ def best(kernels: Sequence[tuple[int, Kernel]], seconds: float) -> float:
     return max(work * _highest(kernel, seconds / len(kernels)) for work, kernel in kernels)
 
 
-def _highest(kernel: Kernel, seconds: float) -> float:
+def _highest(kernel: Step, seconds: float) -> float:
     """The most calls per second of any group of calls within this long."""
-    count, fastest, end = _repetitions(kernel), 0.0, time.perf_counter() + seconds
+    count, fastest, end = calls_within(kernel, SHORTEST_S), 0.0, time.perf_counter() + seconds
     while True:
-        fastest = max(fastest, count / _time(kernel, count))
+        fastest = max(fastest, count / seconds_of(kernel, count))
         if time.perf_counter() >= end:
             return fastest
-
-
-def _repetitions(kernel: Kernel) -> int:
-    _time(kernel, 1)
-    return max(1, round(SHORTEST_S / _time(kernel, 1)))
-
-
-def _time(kernel: Kernel, count: int) -> float:
-    start = time.perf_counter()
-    for _ in range(count):
-        kernel()
-    return time.perf_counter() - start

@@ -10,8 +10,9 @@ import numpy as np
 from onnx import ModelProto
 from onnxruntime import InferenceSession, IOBinding, OrtValue
 
-from layermark.backends._onnx.program import Lap, OneByOne, OnnxProgram, Step, type_name
+from layermark.backends._onnx.program import Lap, OneByOne, OnnxProgram, type_name
 from layermark.backends._onnx.writer import Array, compute_type
+from layermark.backends._timing import Step
 from layermark.backends.base import Arrays, OperatorTime
 from layermark.backends.onnxruntime import process
 from layermark.backends.onnxruntime.types import require

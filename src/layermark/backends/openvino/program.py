@@ -7,8 +7,9 @@ from pathlib import Path
 
 import openvino
 
-from layermark.backends._onnx.program import Lap, OnnxProgram, trial
+from layermark.backends._onnx.program import Lap, OnnxProgram
 from layermark.backends._onnx.writer import Array
+from layermark.backends._timing import trial
 from layermark.backends.base import Arrays, OperatorTime
 from layermark.backends.openvino import compiled, ways
 from layermark.backends.openvino.ways import Way
@@ -58,7 +59,7 @@ class OpenVinoProgram(OnnxProgram):
             self._settings["execution_trial"] = f"none: {reason}"
             return latency
         found = [latency, rival]
-        rates = trial([lambda way=each: way.lap.run(batches) for each in found])  # type: ignore[misc]
+        rates = trial([lambda way=each: way.lap.run(batches) for each in found], seconds=0.05)  # type: ignore[misc]
         named = [f"{way.name} {rate * batches:.4g}/s" for way, rate in zip(found, rates, strict=True)]
         self._settings["execution_trial"] = ", ".join(named)
         return found[rates.index(max(rates))]

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import openvino
 
-from layermark.backends._onnx.program import Lap, OneByOne, Step
+from layermark.backends._onnx.program import Lap, OneByOne
 from layermark.backends._onnx.writer import Array
+from layermark.backends._timing import Step
 from layermark.backends.base import Timeline
 from layermark.backends.openvino import compiled as native
 from layermark.devices import cpu

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -202,25 +201,3 @@ def _stack(column: Sequence[Array]) -> Array:
 
 def _placeholder(value: Any) -> Tensor:
     return v1.placeholder(tf.as_dtype(value.dtype), value.shape)
-
-
-def trial(steps: Sequence[Callable[[], object]], seconds: float = 0.03, rounds: int = 4) -> list[float]:
-    """Calls per second of each step, the best of rounds that alternate."""
-    counts = [_calls_within(step, seconds) for step in steps]
-    best = [0.0] * len(steps)
-    for _ in range(rounds):
-        for index, step in enumerate(steps):
-            best[index] = max(best[index], counts[index] / _time(step, counts[index]))
-    return best
-
-
-def _calls_within(step: Callable[[], object], seconds: float) -> int:
-    _time(step, 2)
-    return max(1, round(seconds / max(_time(step, 1), 1e-7)))
-
-
-def _time(step: Callable[[], object], calls: int) -> float:
-    start = time.perf_counter()
-    for _ in range(calls):
-        step()
-    return time.perf_counter() - start

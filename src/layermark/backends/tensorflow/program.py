@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from layermark import ops
+from layermark.backends._timing import trial
 from layermark.backends.base import Arrays, OperatorTime, Program, Timeline
 from layermark.backends.tensorflow import pool, process
-from layermark.backends.tensorflow.execution import Compiled, trial
+from layermark.backends.tensorflow.execution import Compiled
 from layermark.backends.tensorflow.network import Array, Network, aligned
+from layermark.devices import cpu
 from layermark.errors import Unsupported, UserError
 from layermark.graph import Graph
 from layermark.spec import Spec
@@ -60,7 +62,7 @@ class TensorflowProgram(Program):
         self._spec, self._network = spec, Network(spec, task.graph)
         self.host = [self._network.feed(task.batch(index)) for index in range(spec.ring)]
         self._buffers = [aligned(each.shape, each.dtype) for each in self.host[0]]
-        self._evictor = np.zeros(2 * last_level_cache() // 4, "float32") if spec.cache == "cold" else None
+        self._evictor = np.zeros(2 * cpu.last_level_cache() // 4, "float32") if spec.cache == "cold" else None
         self._settings: dict[str, str] = {}
         self._place = 0
         self._last: list[Array] = []
@@ -254,10 +256,3 @@ def _equal(one: Arrays, other: Arrays) -> bool:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0]
-
-
-def last_level_cache() -> int:
-    """Bytes of the largest cache, or a generous guess."""
-    sizes = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
-    units = {"K": 1 << 10, "M": 1 << 20}
-    return max((int(size[:-1]) * units[size[-1]] for size in sizes if size[-1:] in units), default=32 << 20)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from layermark import ops
 from layermark.backends.base import Arrays, OperatorTime, Program, Timeline
 from layermark.backends.torch import execution, process
 from layermark.backends.torch.network import Network
+from layermark.devices import cpu
 from layermark.errors import Unsupported
 from layermark.spec import Spec
 from layermark.workloads.base import Task
@@ -42,7 +42,7 @@ class TorchProgram(Program):
         self._cuda = spec.device != "cpu"
         self._context, self._entered = self._chosen_context(), False
         self._last: Any = None
-        self._evictor = torch.zeros(2 * last_level_cache() // 4) if spec.cache == "cold" else None
+        self._evictor = torch.zeros(2 * cpu.last_level_cache() // 4) if spec.cache == "cold" else None
         self.host = [self._network.feed(task.batch(index)) for index in range(spec.ring)]
         self._buffers = [torch.empty_like(each, device=spec.device) for each in self.host[0]]
         self._resident = self._make_resident()
@@ -286,15 +286,6 @@ class TorchProgram(Program):
         if self._evictor is not None:
             settings["cache"] = f"cold: {self._evictor.nbytes >> 20} MiB written before every batch, not timed"
         return settings
-
-
-def last_level_cache() -> int:
-    """Bytes of the largest cache of the first CPU; 64 MiB where the system does not tell."""
-    sizes = [64 << 20]
-    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        digits, unit = re.fullmatch(r"(\d+)([KM])", path.read_text().strip()).groups()  # type: ignore[union-attr]
-        sizes.append(int(digits) << (20 if unit == "M" else 10))
-    return max(sizes[1:] or sizes)
 
 
 def _name(kind: torch.dtype) -> str:
