@@ -175,7 +175,7 @@ def _specs(name: str, values: Mapping[str, str], backends: Sequence[str]) -> Ite
     for params in _combinations(options_of(found.Params), values):
         for fields in _combinations(options_of(Spec), values):
             whole = _resolved(fields, found) | {"workload": name, "params": {**defaults, **params}}
-            yield from (Spec(backend=each, **whole) for each in backends)
+            yield from (Spec.of(backend=each, **whole) for each in backends)
 
 
 def _combinations(options: Iterable[Option], values: Mapping[str, str]) -> list[dict[str, Any]]:

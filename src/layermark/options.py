@@ -59,10 +59,17 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def nested(record: type) -> dict[str, type]:
+    """The metadata of a field that holds a record with options of its own."""
+    return {"record": record}
+
+
 def options_of(record: type) -> Iterator[Option]:
-    """Every option declared on the fields of a record, in order."""
+    """Every option declared on the fields of a record and of the records in it, in order."""
     for item in dataclasses.fields(record):
-        if "option" in item.metadata:
+        if "record" in item.metadata:
+            yield from options_of(item.metadata["record"])
+        elif "option" in item.metadata:
             yield Option(name=item.name, default=item.default, **item.metadata["option"])
 
 
@@ -126,6 +133,15 @@ def number(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError("expected a finite number")
     return value
+
+
+@_named("SHARE")
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    value = number(text)
+    if not 0 <= value <= 1:
+        raise ValueError("expected a number from 0 to 1")
+    return float(value)
 
 
 @_named("on|off")

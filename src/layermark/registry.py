@@ -18,6 +18,7 @@ _FOLDERS = {
     "workloads": ("layermark.workloads.layers", "layermark.workloads.programs"),
     "backends": ("layermark.backends",),
     "devices": ("layermark.devices",),
+    "sources": ("layermark.data.sources",),
 }
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from layermark.errors import UserError
-from layermark.options import byte_count, integer, option, positive_float, seconds
+from layermark.options import byte_count, integer, nested, option, options_of, positive_float, seconds, share, switch
 
 MODES = ("infer", "eval", "train")
 PRECISIONS = ("32.32", "16.32", "16.16", "bf16.32", "bf16.bf16")
@@ -19,10 +19,9 @@ PRECISIONS = ("32.32", "16.32", "16.16", "bf16.32", "bf16.bf16")
 # Specs that differ only in these are measured against each other, in alternation.
 COMPARED = ("backend", "execution", "formulation", "precision")
 
+SPLITS = ("train", "validation")
+NORMALISATIONS = ("full", "scale", "mean", "none")
 VALUES = ("random", "zero-inputs", "zeros", "counting")
-
-# Fields that came after the first release: at their defaults they are left out of the keys, which stay as they were.
-_LATER = {"values": "random"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +42,41 @@ class Plan:
                 f"{self.replicas} replicas cannot be shared by {self.instances} instances; "
                 f"set replicas to a multiple of {self.instances}"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """Where `--data real` comes from and how it is loaded."""
+
+    data_dir: str = option(
+        "",
+        axis=False,
+        metavar="FOLDER",
+        help="pictures for --data real (default: $DATASETS_DIR, $DATA_DIR, else images)",
+    )
+    source: str = option("auto", axis=False, metavar="NAME", help="kind of data set; auto looks what the folder holds")
+    split: str = option("validation", axis=False, choices=SPLITS, help="which part of the data set")
+    normalise: str = option(
+        "full",
+        axis=False,
+        choices=NORMALISATIONS,
+        help="on the host, where the model does not: mean and deviation; only to 0..1; only less the mean; not at all",
+    )
+    augment: bool = option(False, axis=False, parse=switch, help="random parts and flips, as training does")
+    shuffle: bool = option(False, axis=False, parse=switch, help="another order in every epoch, drawn from the seed")
+    loader_workers: int = option(
+        -1, parse=integer(0), help="processes that load pictures; 0 loads between batches (default: as many as CPUs)"
+    )
+    prefetch: int = option(0, parse=integer(1), help="batches made ahead (default: 2, or enough for all processes)")
+    loader_chunk: int = option(
+        0, parse=integer(1), help="pictures that a process is given at a time (default: a share)"
+    )
+    data_cache: float = option(0.0, parse=share, help="share of the encoded pictures that is kept in memory")
+    skip_bad: bool = option(False, axis=False, parse=switch, help="pass over bad files and records, and count them")
+
+
+# Fields that came after the first release: at their defaults they are left out of the keys, which stay as they were.
+_LATER: Mapping[str, Any] = {"values": "random", "loading": dataclasses.asdict(Loading())}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +119,7 @@ class Spec:
     )
     learning_rate: float = option(0.01, parse=positive_float, help="rate of the SGD step in training")
     seed: int = option(42, parse=integer(0), help="seed of weights, inputs and targets")
+    loading: Loading = field(default_factory=Loading, metadata=nested(Loading))
     plan: Plan = field(default_factory=Plan)
 
     def __post_init__(self) -> None:
@@ -112,13 +147,20 @@ class Spec:
         doc = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         return doc | {
             "params": {name: list(v) if isinstance(v, tuple) else v for name, v in self.params.items()},
+            "loading": dataclasses.asdict(self.loading),
             "plan": dataclasses.asdict(self.plan),
         }
 
     @classmethod
     def from_json(cls, doc: Mapping[str, Any]) -> Spec:
         """The record that `to_json` wrote."""
-        return cls(**{**doc, "plan": Plan(**doc["plan"])})
+        return cls(**{**doc, "plan": Plan(**doc["plan"]), "loading": Loading(**doc.get("loading", {}))})
+
+    @classmethod
+    def of(cls, **fields: Any) -> Spec:
+        """A record from the values of options, those of the records in it included."""
+        names = [each.name for each in options_of(Loading) if each.name in fields]
+        return cls(loading=Loading(**{name: fields.pop(name) for name in names}), **fields)
 
     def replace(self, **changes: Any) -> Spec:
         """This record with some fields changed."""

@@ -64,7 +64,11 @@ def test_every_command_is_documented(name: str) -> None:
 
 def test_every_command_file_is_a_command() -> None:
     helpers = {"__init__", "docs", "parsing", "progress", "request"}
-    assert {path.stem for path in (ROOT / "src/layermark/cli").glob("*.py")} - helpers == set(cli.COMMANDS)
+    folder = ROOT / "src/layermark/cli"
+    packages = {path.parent.name for path in folder.glob("*/__init__.py")}
+    assert ({path.stem for path in folder.glob("*.py")} | packages) - helpers == set(cli.COMMANDS)
+    for name in packages:
+        assert {path.stem for path in (folder / name).glob("*.py")} - {"__init__"} == set(cli.actions(name))
 
 
 @pytest.mark.parametrize("path", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]), ids=names)

@@ -120,7 +120,7 @@ def test_version(ask: Any) -> None:
 
 def test_list_names_everything(ask: Any) -> None:
     rows = json.loads(ask("list", "--json").out)
-    assert set(rows) == {"workloads", "backends", "devices", "suites"}
+    assert set(rows) == {"workloads", "backends", "devices", "sources", "suites"}
     assert {"dense", "conv", "grouped_conv", "rnn", "gru", "lstm", "lstm_multi"} <= {
         row["name"] for row in rows["workloads"]
     }

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import ModuleType
 
 # The command `list` is a module of this package, so that word must not mean the type in this file.
-COMMANDS = ("run", "list", "describe", "doctor", "compare")
+COMMANDS = ("run", "list", "describe", "doctor", "compare", "data")
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -32,8 +32,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def command(name: str) -> ModuleType:
-    """The module of a command: `SUMMARY`, `configure(parser)` and `execute(args, argv)`."""
-    return importlib.import_module(f"{__name__}.{name}")
+    """The module of a command or action (`data bench`): `SUMMARY`, `configure(parser)` and `execute(args, argv)`."""
+    return importlib.import_module(f"{__name__}.{name.replace(' ', '.')}")
+
+
+def actions(name: str) -> tuple[str, ...]:
+    """The words that a command takes as its first, each with options of its own; none for most commands."""
+    return tuple(getattr(command(name), "ACTIONS", ()))
 
 
 def overview() -> str:
@@ -69,7 +74,28 @@ def _dispatch(argv: Sequence[str]) -> int:
         return 0
     if first not in COMMANDS:
         raise _unknown(first)
+    if actions(first):
+        return _act(first, argv[1:])
     return _execute(first, argv[1:])
+
+
+def _act(name: str, argv: Sequence[str]) -> int:
+    """A command with actions: the next word says which."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(action_overview(name))
+        return 0
+    if argv[0] not in actions(name):
+        from layermark.errors import unknown
+
+        raise unknown(f"action of layermark {name}", argv[0], actions(name))
+    return _execute(f"{name} {argv[0]}", argv[1:])
+
+
+def action_overview(name: str) -> str:
+    """What a command with actions prints when none is typed."""
+    width = max(map(len, actions(name)))
+    summaries = [f"  {each:{width}}  {command(f'{name} {each}').SUMMARY}" for each in actions(name)]
+    return "\n".join([f"usage: layermark {name} ACTION [options]", "", "actions:", *summaries])
 
 
 def _execute(name: str, argv: Sequence[str]) -> int:

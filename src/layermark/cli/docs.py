@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from layermark.cli import COMMANDS, command, overview
+from layermark.cli import COMMANDS, action_overview, actions, command, overview
 from layermark.cli.parsing import Parser
 
 HEADER = """# Command line
@@ -36,8 +36,20 @@ def main(argv: Sequence[str]) -> None:
 def page() -> str:
     """The whole page as Markdown."""
     shown: set[str] = set()
-    sections = [line for name in COMMANDS for line in _section(name, shown)]
+    sections = [line for name in COMMANDS for line in _sections(name, shown)]
     return "\n".join([HEADER, "```text", overview(), "```", *sections]) + "\n"
+
+
+def _sections(name: str, shown: set[str]) -> Iterator[str]:
+    """A command, or one that has actions and each of these."""
+    if not actions(name):
+        yield from _section(name, shown)
+        return
+    summary = command(name).SUMMARY
+    yield from ("", f"## layermark {name}", "", f"{summary[0].upper()}{summary[1:]}.")
+    yield from ("", "```text", action_overview(name), "```")
+    for action in actions(name):
+        yield from _section(f"{name} {action}", shown)
 
 
 def _section(name: str, shown: set[str]) -> Iterator[str]:

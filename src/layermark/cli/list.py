@@ -10,7 +10,7 @@ from typing import Any
 from layermark.cli.parsing import Parser
 from layermark.errors import unknown
 
-SUMMARY = "list workloads, backends, devices and suites"
+SUMMARY = "list workloads, backends, devices, data sources and suites"
 
 Row = dict[str, Any]
 
@@ -57,6 +57,13 @@ def _devices() -> list[Row]:
     return [{"name": name, "summary": doc.split("\n")[0]} for name, doc in docs.items()]
 
 
+def _sources() -> list[Row]:
+    from layermark import registry
+    from layermark.data.opening import kind
+
+    return [{"name": name, "summary": kind(name).summary} for name in sorted(registry.modules("sources"))]
+
+
 def _suites() -> list[Row]:
     from layermark.axes import load_suite, suites
 
@@ -67,6 +74,7 @@ KINDS: dict[str, Callable[[], list[Row]]] = {
     "workloads": _workloads,
     "backends": _backends,
     "devices": _devices,
+    "sources": _sources,
     "suites": _suites,
 }
 
