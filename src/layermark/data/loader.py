@@ -161,7 +161,10 @@ class Ahead(Loader):
             chunk = _Chunk(
                 self._generation.value, number % len(self._slots), row, count, number * self.batch_size + row
             )
-            self._tasks.send(_CHUNK.pack(*chunk))
+            try:
+                self._tasks.send(_CHUNK.pack(*chunk))
+            except (BrokenPipeError, ConnectionResetError):  # nobody is left to take it
+                raise WorkerFailed(self._death(self._lines[0])) from None
         self._sent += 1
 
     def _take(self) -> Batch:
