@@ -18,6 +18,7 @@ from layermark.devices.cpu import thread_budget
 from layermark.errors import UserError, unknown
 from layermark.options import Option, options_of
 from layermark.spec import Protocol, Spec
+from layermark.workloads import checkpoint
 from layermark.workloads.base import Workload, default_params, task, workload
 
 ALL = "all"
@@ -109,10 +110,9 @@ def as_text(value: Any) -> str:
 
 
 def params_options() -> dict[str, dict[str, Option]]:
-    """The own options of every workload: workload name -> option name -> option."""
-    return {
-        name: {each.name: each for each in options_of(workload(name).Params)} for name in registry.modules("workloads")
-    }
+    """The own options of every workload: name of the workload (or of its family) -> option name -> option."""
+    found = {workload(name).family or name: workload(name) for name in registry.modules("workloads")}
+    return {name: {each.name: each for each in options_of(one.Params)} for name, one in found.items()}
 
 
 def _options(found: Workload) -> Iterator[Option]:
@@ -191,7 +191,11 @@ def _build(specs: Iterable[Spec]) -> None:
     # Specs of one group describe the same network, so one graph stands for all of them.
     for spec in {spec.group: spec for spec in specs}.values():
         try:
-            task(spec)
+            made = task(spec)
+            if spec.splits:
+                made.graph.cut(spec.splits)
+            if spec.weights:
+                checkpoint.check(made.graph, spec.weights)
         except UserError as error:
             raise UserError(f"{spec.workload}: {error}") from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class UserError(Exception):
@@ -32,4 +32,13 @@ def unknown(kind: str, received: str, known: Iterable[str]) -> UserError:
     names = sorted(known)
     near = difflib.get_close_matches(received, names, n=3)
     hint = f"did you mean {', '.join(near)}? " if near else ""
-    return UserError(f"unknown {kind} {received!r}; {hint}known: {', '.join(names)}")
+    return UserError(f"unknown {kind} {received!r}; {hint}known: {shortened(names)}")
+
+
+def shortened(names: Sequence[str], most: int = 60) -> str:
+    """A list of names in one line; of a very long one the beginning and how many there are.
+
+    >>> shortened(["a", "b", "c"], most=2)
+    'a, b, ... (3 in all)'
+    """
+    return ", ".join(names) if len(names) <= most else f"{', '.join(names[:most])}, ... ({len(names)} in all)"

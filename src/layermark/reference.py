@@ -17,18 +17,26 @@ from typing import Any
 from array_api_compat import array_namespace
 
 from layermark import ops
-from layermark.graph import Graph
+from layermark.graph import Graph, Node
 from layermark.ops import Op
 
 Array = Any
 Arrays = Mapping[str, Array]
 
 
-def evaluate(graph: Graph, weights: Arrays, inputs: Arrays, *, every_node: bool = False) -> dict[str, Array]:
+Apply = Callable[..., Array]
+"""Evaluates one node: called with the node, the array namespace, the node's parameters and its inputs."""
+
+
+def evaluate(
+    graph: Graph, weights: Arrays, inputs: Arrays, *, every_node: bool = False, apply: Apply | None = None
+) -> dict[str, Array]:
     """The outputs of a graph (or of all its nodes) for parameters under `node/name` and inputs under their names.
 
-    Floating arrays are float64 already and labels whole numbers; `doubles` makes them so.
+    Floating arrays are float64 already and labels whole numbers; `doubles` makes them so. `apply` stands in for
+    the evaluation of single nodes.
     """
+    apply = apply or _apply
     xp = array_namespace(*weights.values(), *inputs.values())
     wanted = tuple(graph.by_name) if every_node else graph.outputs
     values: dict[str, Array] = {}
@@ -37,10 +45,14 @@ def evaluate(graph: Graph, weights: Arrays, inputs: Arrays, *, every_node: bool 
             values[node.name] = inputs[node.name]
         else:
             own = {name: weights[f"{node.name}/{name}"] for name in node.op.parameters(*graph.input_shapes(node))}
-            values[node.name] = value(node.op, xp, own, *(values[name] for name in node.inputs))
+            values[node.name] = apply(node, xp, own, *(values[name] for name in node.inputs))
         for name in finished.difference(wanted):
             del values[name]
     return {name: values[name] for name in wanted}
+
+
+def _apply(node: Node, xp: Any, own: Arrays, *inputs: Array) -> Array:
+    return value(node.op, xp, own, *inputs)
 
 
 def gradients(graph: Graph, weights: Arrays, inputs: Arrays, torch: Any) -> tuple[float, dict[str, Array]]:

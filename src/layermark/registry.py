@@ -1,5 +1,7 @@
 """The file is the registration: a module in the right folder is found by its name.
 
+A module of a family folder is a whole family: it is found by the names in its `WORKLOADS`.
+
 Plug-ins use the same door from outside, through an entry point of the group `layermark.<kind>`
 that names a module of the same form.
 """
@@ -20,17 +22,22 @@ _FOLDERS = {
     "devices": ("layermark.devices",),
     "sources": ("layermark.data.sources",),
 }
+_FAMILIES = {"workloads": ("layermark.workloads.models",)}
 
 
 @cache
 def modules(kind: str) -> Mapping[str, str]:
-    """The module behind every name of a kind; nothing of the modules themselves is imported."""
-    found: dict[str, str] = {}
-    for folder in _FOLDERS[kind]:
-        for info in pkgutil.iter_modules(importlib.import_module(folder).__path__):
-            if info.name != "base" and not info.name.startswith("_"):
-                found[info.name] = f"{folder}.{info.name}"
+    """The module behind every name of a kind; only families are imported, since they hold names of their own."""
+    found = {module.rpartition(".")[2]: module for folder in _FOLDERS[kind] for module in _within(folder)}
+    for folder in _FAMILIES.get(kind, ()):
+        for module in _within(folder):
+            found |= dict.fromkeys(importlib.import_module(module).WORKLOADS, module)
     return found | _plugged(kind)
+
+
+def _within(folder: str) -> list[str]:
+    names = [info.name for info in pkgutil.iter_modules(importlib.import_module(folder).__path__)]
+    return [f"{folder}.{name}" for name in names if name != "base" and not name.startswith("_")]
 
 
 def _plugged(kind: str) -> dict[str, str]:

@@ -76,7 +76,12 @@ class Loading:
 
 
 # Fields that came after the first release: at their defaults they are left out of the keys, which stay as they were.
-_LATER: Mapping[str, Any] = {"values": "random", "loading": dataclasses.asdict(Loading())}
+_LATER: Mapping[str, Any] = {
+    "values": "random",
+    "weights": "",
+    "pipeline_splits": "",
+    "loading": dataclasses.asdict(Loading()),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +124,12 @@ class Spec:
     )
     learning_rate: float = option(0.01, parse=positive_float, help="rate of the SGD step in training")
     seed: int = option(42, parse=integer(0), help="seed of weights, inputs and targets")
+    weights: str = option(
+        "", axis=False, metavar="FILE", help="a checkpoint of a model: .safetensors, or .pth where PyTorch is installed"
+    )
+    pipeline_splits: str = option(
+        "", axis=False, metavar="NAME,...", help="begin a new stage at each of these nodes (layermark describe)"
+    )
     loading: Loading = field(default_factory=Loading, metadata=nested(Loading))
     plan: Plan = field(default_factory=Plan)
 
@@ -138,6 +149,11 @@ class Spec:
     def group(self) -> str:
         """The name of the comparison group: everything but backend, execution, formulation and precision."""
         return _digest({name: value for name, value in self._identity().items() if name not in COMPARED})
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names at which stages begin."""
+        return tuple(name.strip() for name in self.pipeline_splits.split(",")) if self.pipeline_splits else ()
 
     def _identity(self) -> dict[str, Any]:
         return {name: value for name, value in self.to_json().items() if value != _LATER.get(name)}

@@ -136,6 +136,10 @@ class Backend(ABC):
         """What this runtime can say about the machine's ceilings, if anything."""
         return None
 
+    def read_checkpoint(self, path: Path) -> Arrays | None:
+        """The arrays of a file in the framework's own form, read without running anything in it; None: no such form."""
+        return None
+
     def reference_arrays(self) -> Any:
         """An array module with automatic differentiation in float64 for the oracle, if the runtime has one."""
         return None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from layermark.cli.parsing import Parser
+from layermark.errors import shortened
 
 if TYPE_CHECKING:
     from layermark.graph import Graph, Node
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 SUMMARY = "show nodes, shapes, parameters, multiply-adds, FLOPs, bytes and names to split at"
 
 # Only these fields of a spec change the network or the size of its numbers.
-FIELDS = ("mode", "batch_size", "precision", "loss")
+FIELDS = ("mode", "batch_size", "precision", "loss", "pipeline_splits")
 
 
 def configure(parser: Parser) -> None:
@@ -59,11 +60,25 @@ def describe(spec: Spec) -> dict[str, Any]:
         "item": workload(spec.workload).item,
         "items": whole.items,
         "parameters": whole.graph.parameter_count,
+        "parameters_and_statistics": sum(each.count for each in whole.graph.parameters.values()),
         "macs": task(spec, batch_size=1).graph.macs,
         "flops": {mode: each.flops(mode) for mode, each in tasks.items()},
         "bytes": {mode: each.compulsory_bytes(mode, *_item_bytes(spec.precision)) for mode, each in tasks.items()},
         "nodes": [_node(whole.graph, node) for node in whole.graph],
         "splits": list(whole.graph.splits),
+        "stages": [_stage(stage, whole.graph) for stage in whole.graph.cut(spec.splits)] if spec.splits else [],
+    }
+
+
+def _stage(stage: Graph, whole: Graph) -> dict[str, Any]:
+    work = [node.name for node in stage if node.name not in stage.inputs]
+    return {
+        "first": work[0],
+        "last": work[-1],
+        "parameters": stage.parameter_count,
+        "macs": stage.macs,
+        "share": stage.macs / max(1, whole.macs),
+        "live": [name for name in stage.outputs if name not in whole.outputs],
     }
 
 
@@ -88,7 +103,16 @@ def _node(graph: Graph, node: Node) -> dict[str, Any]:
 def _text(facts: dict[str, Any]) -> str:
     if not facts["nodes"]:
         return "\n".join([*_summary(facts), "no graph: a program with a lowering of its own for every runtime"])
-    return "\n".join([*_summary(facts), "", *_table(facts["nodes"]), "", "split at: " + _names(facts["splits"])])
+    lines = [*_summary(facts), "", *_table(facts["nodes"]), "", "split at: " + _names(facts["splits"])]
+    return "\n".join([*lines, *_stages(facts["stages"])])
+
+
+def _stages(stages: Sequence[dict[str, Any]]) -> list[str]:
+    return [
+        f"stage {number}: {each['first']} to {each['last']}, {each['parameters']:,} parameters, "
+        f"{each['share']:.0%} of the multiply-adds" + (f", hands on {', '.join(each['live'])}" if each["live"] else "")
+        for number, each in enumerate(stages, 1)
+    ]
 
 
 def _summary(facts: dict[str, Any]) -> list[str]:
@@ -126,4 +150,4 @@ def _by_mode(values: dict[str, int]) -> str:
 
 
 def _names(splits: Sequence[str]) -> str:
-    return ", ".join(splits) or "nowhere (one node)"
+    return shortened(splits) or "nowhere (one node)"

@@ -8,10 +8,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+from layermark import cache
 from layermark.errors import WorkerFailed
 from layermark.launch.process import Crew, Worker
 from layermark.outcome import SCHEMA_VERSION
 from layermark.spec import COMPARED, Spec
+from layermark.workloads import checkpoint
 from layermark.workloads.base import task
 from layermark.workloads.programs.base import ProgramTask
 
@@ -35,11 +37,11 @@ class Oracle:
         """
         if isinstance(task(spec), ProgramTask):
             return Path(os.devnull)
-        path = cache_folder() / f"{_answer_key(spec)}.npz"
+        path = cache.folder("oracle") / f"{_answer_key(spec)}.npz"
         if path.exists():
             os.utime(path)
             return path
-        _make_room(path.parent)
+        cache.make_room(path.parent, _CACHE_BYTES)
         worker = self._worker = self._worker or self._crew.hire({})
         try:
             worker.call("oracle", self._timeout, spec=spec.to_json(), path=str(path))
@@ -50,36 +52,9 @@ class Oracle:
         return path
 
 
-def cache_folder() -> Path:
-    """Where the oracle's answers are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "layermark" / "oracle"
-
-
 def _answer_key(spec: Spec) -> str:
     doc: dict[str, Any] = {name: value for name, value in spec.to_json().items() if name not in _IRRELEVANT}
     doc["params"] = {name: value for name, value in doc["params"].items() if name != "cell"}
-    doc |= {"schema": SCHEMA_VERSION, "code": _code_version()}
+    doc["weights"] = checkpoint.digest(spec.weights) if spec.weights else ""
+    doc |= {"schema": SCHEMA_VERSION, "code": cache.code_version()}
     return hashlib.sha256(json.dumps(doc, sort_keys=True).encode()).hexdigest()[:24]
-
-
-def _code_version() -> str:
-    """A digest of the code that the answers depend on: an edited reference never meets a stale answer."""
-    root = Path(__file__).parent.parent
-    files = [root / "reference.py", root / "laws.py", root / "graph.py", root / "worker" / "oracle.py"]
-    files += sorted(root.glob("ops/*.py")) + sorted(root.glob("workloads/**/*.py"))
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _make_room(folder: Path) -> None:
-    if not folder.exists():
-        return
-    kept = sorted(folder.glob("*.npz"), key=lambda file: file.stat().st_mtime, reverse=True)
-    total = 0
-    for file in kept:
-        total += file.stat().st_size
-        if total > _CACHE_BYTES:
-            file.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from typing import Any
 from layermark import stats
 from layermark.axes import complete
 from layermark.errors import UserError
+from layermark.launch.checkpoints import make_readable
 from layermark.launch.process import Crew
 from layermark.outcome import Outcome, Run, Skipped
 from layermark.session.deadline import Deadline
@@ -61,6 +62,7 @@ def run_session(
     _warn_if_too_much(todo, budget_s, listener)
     try:
         with Crew() as crew:
+            make_readable(crew, [spec for members in todo.values() for spec in members], protocol.timeout)
             measurement = GroupMeasurement(crew, protocol, listener, deadline)
             for index, (group, members) in enumerate(todo.items()):
                 box = _time_box(protocol, members, deadline, len(todo) - index)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from layermark import reference, registry
+from layermark import cache, reference, registry
 from layermark.backends.base import Arrays, backend
 from layermark.errors import Unsupported
 from layermark.graph import Graph
@@ -45,11 +44,8 @@ def compute(spec: Spec, path: Path) -> None:
     """Write the oracle's answer for a spec; the file appears whole or not at all."""
     whole = task(spec)
     answer = _training(spec, whole) if spec.mode == "train" else _forward(spec, whole)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    with part.open("wb") as file:
+    with cache.whole(path) as part, part.open("wb") as file:
         np.savez(file, **answer)  # type: ignore[arg-type]
-    part.replace(path)
 
 
 def _forward(spec: Spec, whole: Task) -> dict[str, np.ndarray[Any, Any]]:

@@ -8,14 +8,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from layermark import registry
 from layermark.backends.base import Backend, Probe, Program, backend
-from layermark.errors import Unsupported
+from layermark.errors import Unsupported, UserError
 from layermark.spec import Spec
 from layermark.worker import environment
 from layermark.worker.calls import CallProgram
 from layermark.worker.loop import SAMPLE_NS, Loop, unfinished_share
 from layermark.worker.profile import write_profile
 from layermark.worker.steps import seconds_per_batch, timed_call
+from layermark.workloads import checkpoint
 from layermark.workloads.base import Task, task
 from layermark.workloads.programs.base import ProgramTask
 
@@ -45,6 +47,7 @@ class Service:
             "profile": self.profile,
             "facts": self.facts,
             "oracle": self.oracle,
+            "convert": self.convert,
             "probe": self.probe,
             "ceiling": self.ceiling,
             "close": self.close,
@@ -55,6 +58,8 @@ class Service:
         """Import the framework and build the program, each timed apart; an earlier program makes room."""
         self.close()
         self._spec = Spec.from_json(spec)
+        if self._spec.splits:
+            raise Unsupported("a pipeline of several stages does not run yet; leave --pipeline-splits out")
         found = backend(self._spec.backend)
         began = time.perf_counter()
         versions = _loaded(found)
@@ -124,6 +129,15 @@ class Service:
 
         compute(Spec.from_json(spec), Path(path))
         return {}
+
+    def convert(self, source: str, target: str) -> dict[str, Any]:
+        """Write a checkpoint of a framework's own form as safetensors, which every worker reads."""
+        for name in registry.modules("backends"):
+            found = backend(name)
+            if found.installed and (arrays := found.read_checkpoint(Path(source))) is not None:
+                checkpoint.write(Path(target), arrays.items())
+                return {}
+        raise UserError(f"--weights {source}: PyTorch reads such files: pip install 'layermark[torch]'")
 
     def probe(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         """Make ready to measure the ceilings with the runtime that the spec names."""

@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from layermark import registry
@@ -15,6 +16,8 @@ from layermark.graph import Graph
 from layermark.laws import stream
 from layermark.ops import Input
 from layermark.spec import MODES, Spec
+from layermark.workloads.checkpoint import Loaded
+from layermark.workloads.weights import Calibrated, Seeded, Source
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,6 +45,8 @@ class Task:
     items: int
     """Items in one batch."""
     values: str = "random"
+    source: Source | None = None
+    """Where the parameters come from, if not from their laws alone."""
     drawing: Stopwatch = field(default_factory=Stopwatch, compare=False, repr=False)
     """What drawing weights and inputs has taken: a program makes its ring while it is built, which is no compiling."""
 
@@ -61,12 +66,13 @@ class Task:
         return ring * fed + 4 * held + activations * (3 if mode == "train" else 2)
 
     def weights(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The initial parameters; the same on every backend."""
+        """The initial parameters; the same on every backend, and made once."""
+        return dict(self._made)
+
+    @cached_property
+    def _made(self) -> dict[str, np.ndarray[Any, Any]]:
         with self.drawing:
-            drawn = {
-                name: parameter.law.draw(stream(self.seed, "weight", name), parameter.shape)
-                for name, parameter in self.graph.parameters.items()
-            }
+            drawn = (self.source or Seeded(self.graph, self.seed)).weights()
         return {name: each * 0 for name, each in drawn.items()} if self.values == "zeros" else drawn
 
     def batch(self, index: int) -> dict[str, np.ndarray[Any, Any]]:
@@ -90,10 +96,14 @@ class Task:
 class Workload(ABC):
     """A layer or model under a name. `Params` holds its own options and their defaults."""
 
-    summary: ClassVar[str]
+    summary: str
     item: ClassVar[str]
+    family: ClassVar[str] = ""
+    """What workloads with the same options are called together."""
     default_batch_size: ClassVar[int] = 1
     modes: ClassVar[tuple[str, ...]] = MODES
+    calibrated: ClassVar[bool] = False
+    """Whether seeded parameters are brought to where every node's output has a variance near one."""
     Params: ClassVar[type]
 
     @abstractmethod
@@ -108,12 +118,23 @@ class Workload(ABC):
         """What a spec of this workload asks for."""
         params = self.Params(**spec.params)
         graph = self.graph(params, batch_size=batch_size, mode=spec.mode, loss=spec.loss)
-        return Task(graph, spec.seed, self.items(params, batch_size), spec.values)
+        return Task(graph, spec.seed, self.items(params, batch_size), spec.values, self._source(spec, params, graph))
+
+    def _source(self, spec: Spec, params: Any, graph: Graph) -> Source | None:
+        if spec.weights:
+            return Loaded(graph, spec.weights)
+
+        def infers(batch_size: int) -> Graph:
+            return self.graph(params, batch_size=batch_size, mode="infer", loss=spec.loss)
+
+        identity = {"workload": spec.workload, "params": spec.to_json()["params"]}
+        return Calibrated(infers, spec.seed, identity) if self.calibrated else None
 
 
 def workload(name: str) -> Workload:
     """The workload of this name."""
-    found: Workload = registry.find("workloads", name).WORKLOAD
+    module = registry.find("workloads", name)
+    found: Workload = module.WORKLOADS[name] if hasattr(module, "WORKLOADS") else module.WORKLOAD
     return found
 
 

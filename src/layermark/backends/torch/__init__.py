@@ -6,11 +6,12 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from layermark.backends.base import Backend, Probe, Program
+from layermark.backends.base import Arrays, Backend, Probe, Program
 from layermark.spec import Spec
 from layermark.workloads.base import Task
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import ModuleType
 
 
@@ -51,6 +52,12 @@ class TorchBackend(Backend):
         from layermark.backends.torch.probe import TorchProbe
 
         return TorchProbe(spec)
+
+    def read_checkpoint(self, path: Path) -> Arrays:
+        """The tensors of a .pth file, through the loader that takes tensors and nothing else."""
+        from layermark.backends.torch.checkpoint import state_dict
+
+        return state_dict(path)
 
     def reference_arrays(self) -> ModuleType | Any:
         """The torch module: float64 arrays with automatic differentiation."""

@@ -1,0 +1,70 @@
+"""One pass of the reference that finds scales and statistics with which every node's output varies by about one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from layermark import ops, reference
+from layermark.graph import Graph, Node
+from layermark.laws import stream
+from layermark.workloads.weights import Seeded
+
+POSITIONS = 98
+"""A norm's statistics are taken over at least this many positions."""
+_LEAST_VARIANCE = 1e-2
+
+Array = np.ndarray[Any, Any]
+
+
+def calibration(graph_of: Callable[[int], Graph], seed: int) -> dict[str, Array]:
+    """What to change of the seeded parameters: a number scales a tensor, statistics take the place of what was drawn.
+
+    Single precision will do, since whatever is found is what everybody computes with.
+    """
+    one = graph_of(1)
+    areas = [math.prod(one.shapes[node.name][2:]) for node in one if isinstance(node.op, ops.Norm)]
+    graph = graph_of(max(2, math.ceil(POSITIONS / min(areas, default=POSITIONS))))
+    fed = {name: op.law.draw(stream(seed, "calibration", name), op.dims) for name, op in graph.inputs.items()}
+    seen = _Seen()
+    reference.evaluate(graph, Seeded(graph, seed).weights(), fed, apply=seen.apply)
+    return seen.found
+
+
+@dataclass
+class _Seen:
+    """Evaluates nodes one by one and notes what to change so that the next one reads something sensible."""
+
+    found: dict[str, Array] = field(default_factory=dict)
+
+    def apply(self, node: Node, xp: Any, own: Mapping[str, Array], *inputs: Array) -> Array:
+        """What the node gives after its parameters were changed."""
+        if isinstance(node.op, ops.Conv2d | ops.Dense):
+            return self._scaled(node, xp, own, *inputs)
+        if isinstance(node.op, ops.Norm) and node.op.kind == "batch":
+            own = {**own, **self._statistics(node, xp, *inputs)}
+        made: Array = reference.value(node.op, xp, own, *inputs)
+        return made
+
+    def _scaled(self, node: Node, xp: Any, own: Mapping[str, Array], x: Array) -> Array:
+        """A product of variance one, whatever its input; the bias comes on top."""
+        assert isinstance(node.op, ops.Conv2d | ops.Dense)
+        product: Array = reference.value(replace(node.op, bias=False), xp, own, x)
+        factor = xp.asarray(1 / max(float(xp.std(product)), 1e-6), dtype=product.dtype)
+        self.found[f"{node.name}/weight"] = factor
+        bias = own["bias"].reshape((1, -1) + (1,) * (product.ndim - 2)) if node.op.bias else 0
+        scaled: Array = product * factor + bias
+        return scaled
+
+    def _statistics(self, node: Node, xp: Any, x: Array) -> dict[str, Array]:
+        """The channels' own; one that hardly varies here is not blown up where it does."""
+        axes = (0, *range(2, x.ndim))
+        variance = xp.var(x, axis=axes)
+        held = {"mean": xp.mean(x, axis=axes), "variance": xp.maximum(variance, _LEAST_VARIANCE * xp.mean(variance))}
+        narrow = {name: each.astype("float32") for name, each in held.items()}
+        self.found |= {f"{node.name}/{name}": each for name, each in narrow.items()}
+        return narrow

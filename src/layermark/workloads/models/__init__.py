@@ -1,0 +1,1 @@
+"""The CNN models, one file a family."""
