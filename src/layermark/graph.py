@@ -138,6 +138,22 @@ class Graph:
         made = sum(math.prod(self.shapes[name]) for name in self.outputs) * compute_bytes
         return fed + held * (2 if mode == "train" else 1) + made
 
+    def finished(self) -> Iterator[set[str]]:
+        """For each node, the values that nobody reads after it."""
+        last = {name: node.name for node in self.nodes for name in node.inputs}
+        for node in self.nodes:
+            yield {name for name in node.inputs if last[name] == node.name}
+
+    @cached_property
+    def most_live(self) -> int:
+        """Elements that exist at once, at the worst moment of a forward pass that keeps nothing for later."""
+        live, most = 0, 0
+        for node, gone in zip(self.nodes, self.finished(), strict=True):
+            live += math.prod(self.shapes[node.name])
+            most = max(most, live)
+            live -= sum(math.prod(self.shapes[name]) for name in gone)
+        return most
+
     @cached_property
     def splits(self) -> tuple[str, ...]:
         """Every name at which the graph may be cut, aliases included."""

@@ -40,7 +40,7 @@ def evaluate(
     xp = array_namespace(*weights.values(), *inputs.values())
     wanted = tuple(graph.by_name) if every_node else graph.outputs
     values: dict[str, Array] = {}
-    for node, finished in zip(graph, _finished(graph), strict=True):
+    for node, finished in zip(graph, graph.finished(), strict=True):
         if isinstance(node.op, ops.Input):
             values[node.name] = inputs[node.name]
         else:
@@ -84,13 +84,6 @@ def doubles(arrays: Arrays) -> dict[str, Array]:
     return {
         name: each.astype("float64", copy=False) if each.dtype.kind == "f" else each for name, each in arrays.items()
     }
-
-
-def _finished(graph: Graph) -> Iterator[set[str]]:
-    """For each node, the values that nobody reads after it."""
-    last = {name: node.name for node in graph for name in node.inputs}
-    for node in graph:
-        yield {name for name in node.inputs if last[name] == node.name}
 
 
 @singledispatch

@@ -60,10 +60,12 @@ class Task:
 
     def memory_bytes(self, mode: str, ring: int) -> int:
         """A rough upper estimate of what a program holds: its ring, its weights and its activations."""
-        activations = 4 * sum(math.prod(shape) for shape in self.graph.shapes.values())
+        # A backward pass needs every activation; without one a few times what is live at once, for workspaces.
+        kept = sum(math.prod(shape) for shape in self.graph.shapes.values())
+        activations = 4 * 3 * (kept if mode == "train" else self.graph.most_live)
         fed = 4 * sum(math.prod(op.dims) for op in self.graph.inputs.values())
         held = 4 * sum(each.count for each in self.graph.parameters.values())
-        return ring * fed + 4 * held + activations * (3 if mode == "train" else 2)
+        return ring * fed + 4 * held + activations
 
     def weights(self) -> dict[str, np.ndarray[Any, Any]]:
         """The initial parameters; the same on every backend, and made once."""

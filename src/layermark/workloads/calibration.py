@@ -14,9 +14,10 @@ from layermark.graph import Graph, Node
 from layermark.laws import stream
 from layermark.workloads.weights import Seeded
 
-POSITIONS = 98
+POSITIONS = 196
 """A norm's statistics are taken over at least this many positions."""
-_LEAST_VARIANCE = 1e-2
+PICTURES = 4
+"""And over this many pictures: deep inside a network pictures differ more from each other than within."""
 
 Array = np.ndarray[Any, Any]
 
@@ -28,7 +29,7 @@ def calibration(graph_of: Callable[[int], Graph], seed: int) -> dict[str, Array]
     """
     one = graph_of(1)
     areas = [math.prod(one.shapes[node.name][2:]) for node in one if isinstance(node.op, ops.Norm)]
-    graph = graph_of(max(2, math.ceil(POSITIONS / min(areas, default=POSITIONS))))
+    graph = graph_of(max(PICTURES, math.ceil(POSITIONS / min(areas, default=POSITIONS))))
     fed = {name: op.law.draw(stream(seed, "calibration", name), op.dims) for name, op in graph.inputs.items()}
     seen = _Seen()
     reference.evaluate(graph, Seeded(graph, seed).weights(), fed, apply=seen.apply)
@@ -51,20 +52,31 @@ class _Seen:
         return made
 
     def _scaled(self, node: Node, xp: Any, own: Mapping[str, Array], x: Array) -> Array:
-        """A product of variance one, whatever its input; the bias comes on top."""
+        """A product of variance one, whatever its input; the bias comes on top.
+
+        Over pictures the bias also takes out what all positions of a channel have in common, as a norm would.
+        """
         assert isinstance(node.op, ops.Conv2d | ops.Dense)
         product: Array = reference.value(replace(node.op, bias=False), xp, own, x)
+        common = xp.mean(product, axis=(0, 2, 3), keepdims=True) if node.op.bias and product.ndim == 4 else None
+        if common is not None:
+            product = product - common
         factor = xp.asarray(1 / max(float(xp.std(product)), 1e-6), dtype=product.dtype)
         self.found[f"{node.name}/weight"] = factor
+        if common is not None:
+            self.found[f"{node.name}/bias"] = (own["bias"] - common.reshape(-1) * factor).astype("float32")
         bias = own["bias"].reshape((1, -1) + (1,) * (product.ndim - 2)) if node.op.bias else 0
         scaled: Array = product * factor + bias
         return scaled
 
     def _statistics(self, node: Node, xp: Any, x: Array) -> dict[str, Array]:
-        """The channels' own; one that hardly varies here is not blown up where it does."""
+        """The channels' own means; variances half way to the mean of all.
+
+        A channel in which these few pictures happen to agree is not blown up where others differ.
+        """
         axes = (0, *range(2, x.ndim))
         variance = xp.var(x, axis=axes)
-        held = {"mean": xp.mean(x, axis=axes), "variance": xp.maximum(variance, _LEAST_VARIANCE * xp.mean(variance))}
+        held = {"mean": xp.mean(x, axis=axes), "variance": (variance + xp.mean(variance)) / 2}
         narrow = {name: each.astype("float32") for name, each in held.items()}
         self.found |= {f"{node.name}/{name}": each for name, each in narrow.items()}
         return narrow
