@@ -187,7 +187,7 @@ def test_norms():
     assert 11_689_512 - 2 * 4800 == bare.parameter_count
     proxy = make("efficientnet-b0", norm_type="proxy", norm_num_groups=4)
     assert "swish" == proxy.by_name["bn1"].op.activation
-    assert "" == proxy.by_name["blocks/0/0/bn2"].op.activation
+    assert "group" == proxy.by_name["blocks/0/0/bn2"].op.kind
     assert not any(node.op == Activation("swish") for node in proxy if "/se/" not in node.name)
     with pytest.raises(UserError, match="groups that do not divide channels"):
         make("efficientnet-b0", norm_type="group")

@@ -115,10 +115,13 @@ class Net:
         return self.add(name, Conv2d(filters, window, step, padding, groups=groups, bias=bias), x)
 
     def norm(self, name: str, x: str, activation: str = "") -> str:
-        """A norm of the kind asked for, and an activation after it."""
+        """A norm of the kind asked for, and an activation after it.
+
+        Without an activation a proxy norm would only take its own shift out again: it is a group norm there.
+        """
         own, proxied = self.params, self.params.norm_type == "proxy"
         op = Norm(
-            own.norm_type,
+            "group" if proxied and not activation else own.norm_type,
             groups=own.norm_num_groups,
             strided=own.norm_strided,
             epsilon=own.norm_eps,
