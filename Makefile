@@ -14,7 +14,7 @@ help:
 	@echo "make bench   measure the quick suite and print the table"
 	@echo "make test    style, types, import rules and every test"
 	@echo "make lint    style, types and import rules only"
-	@echo "make perf    measure Layermark itself: start-up, overhead, detection"
+	@echo "make perf    measure Layermark itself: start-up, overhead, detection, programs by hand"
 	@echo "make docs    write docs/cli.md from the parsers"
 	@echo "make clean   remove .venv and caches"
 
@@ -34,6 +34,7 @@ perf: $(VENV)/.dev
 	$(BIN)/python perf/startup.py
 	$(BIN)/python perf/overhead.py
 	PYTHONPATH=perf/plugins $(BIN)/python perf/detect.py
+	$(BIN)/python perf/native.py
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m layermark.cli.docs docs/cli.md

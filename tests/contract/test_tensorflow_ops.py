@@ -160,7 +160,8 @@ def step(graph: Graph, *, xla: bool, rate: float = 0.0, **facts: Any) -> tuple[A
     built, task = network.Network(spec, graph), Task(graph, 7, 1)
     inputs = built.feed(task.batch(0))
     compiled = execution.Compiled(built, built.stored(task.weights()), [inputs, inputs], xla=xla)
-    outputs = compiled.call(inputs, np.array(rate, "float32"))
+    rates = [np.array(rate, "float32")] if built.training else []
+    outputs = compiled.call(*inputs, *rates)
     after = built.canonical(compiled.weights())
     compiled.close()
     return built.results(outputs), after, compiled.kernels

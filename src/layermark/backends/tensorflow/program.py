@@ -64,7 +64,9 @@ class TensorflowProgram(Program):
         self._buffers = [aligned(each.shape, each.dtype) for each in self.host[0]]
         self._evictor = np.zeros(2 * cpu.last_level_cache() // 4, "float32") if spec.cache == "cold" else None
         self._settings: dict[str, str] = {}
-        self._place = 0
+        self._can_loop = spec.data == "synthetic" and spec.cache == "warm"
+        self._following, self._place = [*range(1, spec.ring), 0], 0
+        self._rates = (0.0, np.zeros((), "float32"))
         self._last: list[Array] = []
         self._loaded: Arrays = task.weights()
         self._way = self._choose()
@@ -116,26 +118,46 @@ class TensorflowProgram(Program):
 
     def _run(self, way: Way, batches: int) -> Timeline:
         if batches > 1 and way.loops:
-            rate, began = np.array(self.learning_rate, "float32"), self.clock()
-            self._last = way.compiled.loop(self._place, batches, rate)
+            began = self.clock()
+            self._last = way.compiled.loop(self._place, batches, *self._rate())
             self._place = (self._place + batches) % len(self.host)
             return Timeline([began], [self.clock()])
         return self._run_separately(way.compiled, batches)
 
     def _run_separately(self, compiled: Compiled, batches: int) -> Timeline:
-        clock, call, rate = self.clock, compiled.call, np.array(self.learning_rate, "float32")
-        begun, done, result = [], [], self._last
+        if not self._can_loop:
+            return self._run_prepared(compiled, batches)
+        clock, call, rate, place = self.clock, compiled.call, self._rate(), self._place
+        stamps = [clock()]
+        for _ in range(batches):
+            self._last = call(*self.host[place], *rate)
+            stamps.append(clock())
+            place = self._following[place]
+        self._place = place
+        return Timeline(stamps[:-1], stamps[1:])
+
+    def _run_prepared(self, compiled: Compiled, batches: int) -> Timeline:
+        """Batches before each of which the host has something to do."""
+        clock, call, rate = self.clock, compiled.call, self._rate()
+        begun, done = [], []
         for _ in range(batches):
             self._evict()
             begun.append(clock())
-            result = call(self._next(), rate)
+            self._last = call(*self._next(), *rate)
             done.append(clock())
-        self._last = result
         return Timeline(begun, done)
+
+    def _rate(self) -> tuple[Array, ...]:
+        """The learning rate as the program takes it, which in inference is not at all; made when it changes."""
+        if not self._network.training:
+            return ()
+        if self._rates[0] != self.learning_rate:
+            self._rates = (self.learning_rate, np.array(self.learning_rate, "float32"))
+        return (self._rates[1],)
 
     def _next(self) -> list[Array]:
         """The next inputs of the ring; generated ones are copied into the place that the program reads."""
-        inputs, self._place = self.host[self._place], (self._place + 1) % len(self.host)
+        inputs, self._place = self.host[self._place], self._following[self._place]
         if self._spec.data == "synthetic":
             return inputs
         for buffer, source in zip(self._buffers, inputs, strict=True):
@@ -188,10 +210,6 @@ class TensorflowProgram(Program):
     def _leaves_the_caller_idle(self, compiled: Compiled) -> bool:
         pool.hold(False)
         return bool(self._quietly(lambda: pool.within_budget(lambda: self._run_separately(compiled, 1))))
-
-    @property
-    def _can_loop(self) -> bool:
-        return self._spec.data == "synthetic" and self._spec.cache == "warm"
 
     def _compile(self, *, xla: bool) -> Compiled:
         compiled = Compiled(self._network, self._network.stored(self._loaded), self.host, xla=xla)

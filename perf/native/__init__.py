@@ -1,0 +1,1 @@
+"""Programs written by hand, one module per runtime: what Layermark's own are held against."""
