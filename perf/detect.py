@@ -60,14 +60,14 @@ def record(words, starts, rounds):
 
 def trials(one, other, rounds, count, distinct):
     """The share of trials that tell a difference (and tell it right, if there is one)."""
-    from layermark.session.compare import best_of
+    from layermark.session.compare import VISITS, best_of
     from layermark.stats import compare_starts
 
     rng = np.random.default_rng(3)
     told = 0
     for _ in range(count):
         # Without a neighbour in time the drift that a real comparison cancels would be lost.
-        first = int(rng.integers(0, one.shape[1] - rounds + 1))
+        first = VISITS * int(rng.integers(0, (one.shape[1] - rounds) // VISITS + 1))
         window = slice(first, first + rounds)
         picked = rng.permutation(len(one))
         a = one[picked[:STARTS], window]

@@ -25,6 +25,8 @@ VISITS = 4
 """Blocks of which the best counts as one: a disturbance that lasts seconds seldom meets all of them."""
 MIN_ROUNDS = 3 * VISITS
 STARTS = 4
+COPIES = 3
+"""Places in memory that every start measures its program at: where it lies is worth a per cent, for its whole life."""
 # Looking again and again would find a difference sooner or later: an early stop must be far clearer.
 EARLY_CONFIDENCE = 0.9999
 CONFIDENCE = 0.99
@@ -33,15 +35,17 @@ CONFIDENCE = 0.99
 class Start:
     """One process start of one side, and the rates of its blocks, a block a round."""
 
-    def __init__(self, spec: Spec, worker: Worker) -> None:
+    def __init__(self, spec: Spec, worker: Worker, copies: int = 1) -> None:
         self.spec = spec
         self.worker = worker
+        self._copies = copies
         self.rates: list[float] = []
         self._items = task(spec).items
 
     def block(self, timeout: float, seconds: float) -> None:
-        """Measure one block and keep its undisturbed rate."""
-        doc = self.worker.call("measure", timeout, seconds=seconds, min_steps=MIN_SAMPLES)
+        """Measure one block and keep its undisturbed rate; the blocks of which the best counts share a copy."""
+        copy = len(self.rates) // VISITS % self._copies
+        doc = self.worker.call("measure", timeout, seconds=seconds, min_steps=MIN_SAMPLES, copy=copy)
         self.rates.append(doc["batches"] * self._items / (undisturbed(doc["samples_ns"]) / 1e9))
 
 
@@ -87,14 +91,24 @@ def started(crew: Crew, specs: Sequence[Spec], protocol: Protocol, listener: Lis
         worker.begin("prepare", spec=spec.to_json())
     for worker in workers:
         worker.finish(protocol.timeout)
+    copies = _copies(specs)
     for spec, worker in zip(specs, workers, strict=True):
-        _prove(spec, worker, answers[spec], protocol.timeout)
-    return [Start(spec, worker) for spec, worker in zip(specs, workers, strict=True)]
+        for copy in range(copies):
+            _prove(spec, worker, answers[spec], protocol.timeout, copy)
+    return [Start(spec, worker, copies) for spec, worker in zip(specs, workers, strict=True)]
 
 
-def _prove(spec: Spec, worker: Worker, answer: str, timeout: float) -> None:
-    verified = worker.call("verify", timeout, oracle=answer)
-    reason = verified["reason"] or worker.call("warm_up", timeout, sample_ns=SAMPLE_NS).get("fault")
+def _copies(specs: Sequence[Spec]) -> int:
+    """How many copies of its program every start holds: as many as fit well into free memory."""
+    needed = sum(task(spec).memory_bytes(spec.mode, spec.ring) for spec in specs)
+    return max(1, min(COPIES, cpu.free_memory() // 2 // max(1, needed)))
+
+
+def _prove(spec: Spec, worker: Worker, answer: str, timeout: float, copy: int) -> None:
+    if copy:
+        worker.call("copy", timeout)
+    verified = worker.call("verify", timeout, oracle=answer, copy=copy)
+    reason = verified["reason"] or worker.call("warm_up", timeout, sample_ns=SAMPLE_NS, copy=copy).get("fault")
     if reason:
         raise WorkerFailed(f"{spec.workload} on {spec.backend}: {reason}")
 

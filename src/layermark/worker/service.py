@@ -1,4 +1,4 @@
-"""What a worker can be told to do. One worker holds at most one program, or one probe."""
+"""What a worker can be told to do. One worker holds one program (or copies of it), or one probe."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ class Service:
     def __init__(self) -> None:
         self._spec: Spec
         self._task: Task
-        self._program: Program | None = None
-        self._loop: Loop
+        self._programs: list[Program] = []
+        self._loops: dict[int, Loop] = {}
         self._probe: Probe | None = None
 
     def handle(self, do: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Carry out one message."""
         methods: dict[str, Callable[..., dict[str, Any]]] = {
             "prepare": self.prepare,
+            "copy": self.copy,
             "verify": self.verify,
             "warm_up": self.warm_up,
             "measure": self.measure,
@@ -65,35 +66,47 @@ class Service:
         versions = _loaded(found)
         imported = time.perf_counter()
         self._task = task(self._spec)
-        self._program = _built(found, self._spec, self._task)
-        self._program.learning_rate = self._spec.learning_rate
+        program = self._build()
         built, drawing = time.perf_counter() - imported, self._task.drawing.seconds
         return {
             "timings_s": {"import": imported - began, "data": drawing, "compile": built - drawing},
-            "settings": dict(self._program.settings),
-            "clock": self._program.clock_name,
+            "settings": dict(program.settings),
+            "clock": program.clock_name,
             "versions": dict(versions),
         }
 
-    def verify(self, oracle: str) -> dict[str, Any]:
+    def copy(self) -> dict[str, Any]:
+        """Build the program once more, beside the earlier ones: the same work at other places in memory."""
+        self._build()
+        return {}
+
+    def _build(self) -> Program:
+        program = _built(backend(self._spec.backend), self._spec, self._task)
+        program.learning_rate = self._spec.learning_rate
+        self._programs.append(program)
+        return program
+
+    def verify(self, oracle: str, copy: int = 0) -> dict[str, Any]:
         """Compare the program's own results with the oracle's; a program that is no graph proves itself."""
         from layermark.worker.verify import verify
 
+        program = self._ready(copy)
         if isinstance(self._task, ProgramTask):
-            return dataclasses.asdict(self._task.verify(self._ready))
-        return dataclasses.asdict(verify(self._ready, self._spec, self._task, Path(oracle)))
+            return dataclasses.asdict(self._task.verify(program))
+        return dataclasses.asdict(verify(program, self._spec, self._task, Path(oracle)))
 
-    def warm_up(self, sample_ns: int = SAMPLE_NS) -> dict[str, Any]:
-        """Check that the program waits for its work, then run it until it is steady."""
-        fault = self._early_return(self._spec.batches_per_step)
+    def warm_up(self, sample_ns: int = SAMPLE_NS, copy: int = 0) -> dict[str, Any]:
+        """Check that the program waits for its work (copies wait like the first), then run it until it is steady."""
+        fault = "" if copy else self._early_return(self._spec.batches_per_step)
         if fault:
             return {"fault": fault}
-        self._ready.load(self._task.weights())
-        self._loop = Loop(self._ready, self._spec.batches_per_step, sample_ns)
-        return dataclasses.asdict(self._loop.warm_up())
+        program = self._ready(copy)
+        program.load(self._task.weights())
+        self._loops[copy] = Loop(program, self._spec.batches_per_step, sample_ns)
+        return dataclasses.asdict(self._loops[copy].warm_up())
 
     def _early_return(self, batches: int) -> str:
-        late = unfinished_share(self._ready, batches, self._spec.threads)
+        late = unfinished_share(self._ready(), batches, self._spec.threads)
         if late <= UNFINISHED:
             return ""
         return f"returns before the work is done: {late:.0%} of the CPU time falls after the call"
@@ -101,23 +114,23 @@ class Service:
     def calibrate(self) -> dict[str, Any]:
         """Check that the program waits for its work, then find out about how long one batch takes."""
         fault = self._early_return(1)
-        return {"fault": fault} if fault else {"seconds_per_batch": seconds_per_batch(self._ready)}
+        return {"fault": fault} if fault else {"seconds_per_batch": seconds_per_batch(self._ready())}
 
     def step(self, batches: int) -> dict[str, Any]:
         """One timed call of so many batches. Training starts every call from the same weights."""
         if self._spec.mode == "train":
-            self._ready.load(self._task.weights())
-        return timed_call(self._ready, batches)
+            self._ready().load(self._task.weights())
+        return timed_call(self._ready(), batches)
 
     def profile(self, folder: str, name: str, batches: int) -> dict[str, Any]:
         """Profile some batches; a trace and a summary by operator appear in the folder under the name."""
-        return write_profile(self._ready, Path(folder), name, batches)
+        return write_profile(self._ready(), Path(folder), name, batches)
 
-    def measure(self, seconds: float, min_steps: int) -> dict[str, Any]:
+    def measure(self, seconds: float, min_steps: int, copy: int = 0) -> dict[str, Any]:
         """One block of the alternation. Training starts every block from the same weights."""
         if self._spec.mode == "train":
-            self._ready.load(self._task.weights())
-        return dataclasses.asdict(self._loop.block(seconds, min_steps))
+            self._ready(copy).load(self._task.weights())
+        return dataclasses.asdict(self._loops[copy].block(seconds, min_steps))
 
     def facts(self) -> dict[str, Any]:
         """What is known after the last block."""
@@ -159,16 +172,16 @@ class Service:
         }
 
     def close(self) -> dict[str, Any]:
-        """Let go of the program."""
-        if self._program is not None:
-            self._program.close()
+        """Let go of the program and its copies."""
+        for program in self._programs:
+            program.close()
+        self._programs, self._loops = [], {}
         return {}
 
-    @property
-    def _ready(self) -> Program:
-        if self._program is None:
+    def _ready(self, copy: int = 0) -> Program:
+        if copy >= len(self._programs):
             raise RuntimeError("the program was not prepared")
-        return self._program
+        return self._programs[copy]
 
 
 def _built(found: Backend, spec: Spec, made: Task) -> Program:
