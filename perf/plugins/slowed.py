@@ -1,44 +1,32 @@
-"""PyTorch with a known slowdown: every call is followed by real work that takes 2 % of the time of its batches.
-
-How much work that is, `python slowed.py WORKLOAD [options]` finds out and prints; workers read it from the environment.
-"""
-
-import os
-import sys
-import time
-
-import numpy as np
+"""PyTorch with a known slowdown: of every fifty batches one is run twice, which is 2 % more of the very same work."""
 
 from layermark.backends.base import Backend, Program
 from layermark.backends.torch import BACKEND as TORCH
 
-EXTRA = 0.02
-VARIABLE = "SLOWED_NUMBERS"
-"""How many numbers every call works on besides."""
+EVERY = 50
 
 
 class Slowed(Program):
-    """Runs what it is asked for, then takes tangents of numbers: few enough to leave the caches as they were."""
+    """Runs what it is asked for, and one batch more for every fifty."""
 
-    def __init__(self, inner, count):
+    def __init__(self, inner):
         self.inner = inner
-        self.numbers = np.linspace(0, 1, count)
-        self.results = np.empty_like(self.numbers)
-
-    def running(self):
-        """That of the program inside."""
-        return self.inner.running()
 
     @property
     def settings(self):
         """Those of the program inside."""
         return self.inner.settings
 
+    def running(self):
+        """That of the program inside."""
+        return self.inner.running()
+
     def run(self, batches):
-        """The batches asked for, followed by the extra work."""
+        """The batches asked for, and the extra ones, which nobody is told of."""
         self.inner.learning_rate = self.learning_rate
         timeline = self.inner.run(batches)
-        np.tan(self.numbers, out=self.results)
+        if batches >= EVERY:
+            self.inner.run(batches // EVERY)
         return timeline
 
     def outputs(self):
@@ -71,45 +59,7 @@ class SlowedBackend(Backend):
 
     def prepare(self, spec, task):
         """PyTorch's program with extra work."""
-        return Slowed(TORCH.prepare(spec, task), int(os.environ[VARIABLE]))
+        return Slowed(TORCH.prepare(spec, task))
 
 
 BACKEND = SlowedBackend()
-
-
-def slowdown(program, slowed, batches, pairs=400):
-    """How much longer the slowed program takes when nothing disturbs either: tenth percentiles of alternating calls."""
-    times = {program: [], slowed: []}
-    for _ in range(pairs):
-        for each, taken in times.items():
-            began = time.perf_counter_ns()
-            each.run(batches)
-            taken.append(time.perf_counter_ns() - began)
-    plain, more = (np.percentile(taken, 10) for taken in times.values())
-    return more / plain - 1
-
-
-def fitted(program, batches, steps=8):
-    """How many numbers take two percent of a call."""
-    count, seen = 1 << 10, []
-    with program.running():
-        program.run(1000)
-        for _ in range(steps):
-            seen.append((count, slowdown(program, Slowed(program, count), batches)))
-            count = int(np.clip(count * EXTRA / max(seen[-1][1], 1e-4), count / 4, count * 4))
-    # Near the goal the work is proportional to the numbers; the last steps are all near it.
-    return int(np.median([numbers * EXTRA / share for numbers, share in seen[steps // 2 :]]))
-
-
-def main():
-    """Print the number for the workload that is named like in `layermark compare`."""
-    from layermark.cli.compare import setting
-    from layermark.workloads.base import task
-
-    spec = setting(" ".join(sys.argv[1:]), {"backend": "torch", "execution": "eager"})
-    TORCH.load()
-    print(fitted(TORCH.prepare(spec, task(spec)), spec.batches_per_step))
-
-
-if __name__ == "__main__":
-    main()
