@@ -53,6 +53,7 @@ class Fused(Cell):
     The second bias that torch asks for is a constant zero, except for the part of it that a GRU needs.
     """
 
+    gathered: tuple[torch.dtype, Any, list[Tensor | None]] | None = None
     functions: ClassVar[dict[str, Callable[..., tuple[Tensor, ...]]]] = {
         "rnn": torch.rnn_tanh,
         "gru": torch.gru,
@@ -67,23 +68,30 @@ class Fused(Cell):
         else:
             self.register_buffer("recurrent_bias", None if self.bias is None else zeros, persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The hidden states of every time step."""
+    def pack(self) -> None:
+        """Gather the arguments of a call once: looking each of them up in a module takes a microsecond."""
+        self.gathered = self._gather()
+
+    def _gather(self) -> tuple[torch.dtype, Any, list[Tensor | None]]:
         state = self.state
-        if x.dtype != state.dtype:
-            x = x.to(state.dtype)
         weights: list[Tensor | None] = [self.weight, self.recurrent]
         if self.bias is not None:
             weights += [self.bias, self.recurrent_bias]
-        start = (state, state) if self.kind == "lstm" else state
+        return state.dtype, (state, state) if self.kind == "lstm" else state, weights
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The hidden states of every time step."""
+        dtype, start, weights = self.gathered or self._gather()
+        if x.dtype != dtype:
+            x = x.to(dtype)
         function = self.functions[self.kind]
-        return function(x, start, weights, self.bias is not None, 1, 0.0, self.training, False, False)[0]
+        return function(x, start, weights, len(weights) == 4, 1, 0.0, self.training, False, False)[0]
 
 
 class PackedLstm(Cell):
     """The oneDNN layer behind torch.lstm, on weights that are packed once instead of on every call."""
 
-    packed: list[Tensor]
+    arguments: tuple[Any, ...]
     zeros: Tensor
 
     def __init__(self, op: Recurrent, features: int, batch: int, length: int) -> None:
@@ -94,14 +102,36 @@ class PackedLstm(Cell):
     def pack(self) -> None:
         """Bring the weights into oneDNN's layout; to be called after every change of them."""
         pack = torch.ops.mkldnn._reorder_mkldnn_rnn_layer_weight
-        self.packed = pack(self.weight.detach(), self.recurrent.detach(), self.hidden, False, True, False, self.shape)
+        packed = pack(self.weight.detach(), self.recurrent.detach(), self.hidden, False, True, False, self.shape)
+        biases = (self.zeros if self.bias is None else self.bias, self.zeros)
+        flags: tuple[Any, ...] = (False, [], _LSTM_MODE, self.hidden, 1, True, False, False, False)
+        self.arguments = (*packed, *biases, self.state, self.state, *flags)
 
     def forward(self, x: Tensor) -> Tensor:
         """The hidden states of every time step."""
-        bias, state, (weight, recurrent) = self.bias, self.state, self.packed
-        biases = (self.zeros if bias is None else bias, self.zeros)
-        flags: tuple[Any, ...] = (False, [], _LSTM_MODE, self.hidden, 1, True, False, False, False)
-        return torch.ops.aten.mkldnn_rnn_layer(x, weight, recurrent, *biases, state, state, *flags)[0]
+        return torch.ops.aten.mkldnn_rnn_layer.default(x, *self.arguments)[0]
+
+
+class PackedRnn(Cell):
+    """A loop on transposed weights: torch.rnn_tanh makes three operations of a step where two will do."""
+
+    arguments: tuple[Tensor, Tensor | None, Tensor, Tensor]
+
+    def __init__(self, op: Recurrent, features: int, batch: int) -> None:
+        super().__init__(op, features, (batch, op.hidden))
+
+    def pack(self) -> None:
+        """Transpose the weights; to be called after every change of them."""
+        self.arguments = (self.weight, self.bias, self.recurrent.t().contiguous(), self.state)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The hidden states of every time step."""
+        weight, bias, recurrent, h = self.arguments
+        rows = []
+        for projected in functional.linear(x, weight, bias).unbind(0):
+            h = torch.addmm(projected, h, recurrent).tanh_()
+            rows.append(h)
+        return torch.stack(rows)
 
 
 def rnn_step(projected: Tensor, state: State, recurrent: Tensor, extra: Tensor | None) -> State:

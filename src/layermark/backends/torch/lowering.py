@@ -139,8 +139,8 @@ def lower_op(op: ops.Op, site: Site) -> fx.Node:
 
 def can_tune(op: ops.Op) -> bool:
     """Whether weights of this operation can be packed once instead of on every call."""
-    fused_lstm = isinstance(op, ops.Recurrent) and op.form == "fused" and op.cell == "lstm"
-    return fused_lstm or isinstance(op, (ops.Dense, ops.Conv2d))
+    packed_cell = isinstance(op, ops.Recurrent) and op.form == "fused" and op.cell in ("lstm", "rnn")
+    return packed_cell or isinstance(op, (ops.Dense, ops.Conv2d))
 
 
 def _sides(padding: ops.Padding) -> tuple[int, int, int, int]:
@@ -291,6 +291,8 @@ def _recurrent(op: ops.Recurrent, site: Site) -> fx.Node:
     cell: cells.Cell
     if site.writer.tuned and fused and op.cell == "lstm":
         cell = cells.PackedLstm(op, features, batch, length)
+    elif site.writer.tuned and fused and op.cell == "rnn":
+        cell = cells.PackedRnn(op, features, batch)
     else:
         cell = cells.Fused(op, features, batch) if fused else cells.Loop(op, features, batch, length)
     slots = {name: Slot(cell, name) for name in op.parameters(*site.shapes)}

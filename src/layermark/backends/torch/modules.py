@@ -152,19 +152,23 @@ class AveragePool(nn.Module):
 class Prepacked(nn.Module):
     """A layer whose weights oneDNN keeps in its own blocked layout; `pack` after every change of them."""
 
+    arguments: tuple[Any, ...]
+
     def __init__(self, plain: nn.Linear | nn.Conv2d, shape: Sequence[int]) -> None:
         super().__init__()
         self.plain, self.shape = plain, list(shape)
-        self.packed: Tensor | None = None
 
     def pack(self) -> None:
-        """Bring the weights into the layout that is fastest for this input shape."""
+        """Bring the weights into the layout that is fastest for this input shape, and gather a call's arguments."""
         weight = self.plain.weight.detach()
+        pointwise: tuple[str, list[float], str] = ("none", [], "")
         if isinstance(self.plain, nn.Conv2d):
-            self.packed = torch.ops.mkldnn._reorder_convolution_weight(weight, *self._geometry, self.shape)
+            packed = torch.ops.mkldnn._reorder_convolution_weight(weight, *self._geometry, self.shape)
+            self.arguments = (packed, self.plain.bias, *self._geometry, *pointwise)
         else:
             rows = torch.Size(self.shape[:-1]).numel()
-            self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
+            packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
+            self.arguments = (packed, self.plain.bias, *pointwise)
 
     @property
     def _geometry(self) -> tuple[list[int], list[int], list[int], int]:
@@ -179,17 +183,12 @@ class PrepackedLinear(Prepacked):
 
     def forward(self, x: Tensor) -> Tensor:
         """One product."""
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.plain.bias, "none", [], "")
+        return torch.ops.mkldnn._linear_pointwise.default(x, *self.arguments)
 
 
 class PrepackedConv2d(Prepacked):
     """nn.Conv2d on prepacked weights."""
 
-    def __init__(self, plain: nn.Conv2d, shape: Sequence[int]) -> None:
-        super().__init__(plain, shape)
-        self.geometry = self._geometry
-
     def forward(self, x: Tensor) -> Tensor:
         """One convolution."""
-        operator = torch.ops.mkldnn._convolution_pointwise
-        return operator(x, self.packed, self.plain.bias, *self.geometry, "none", [], "")
+        return torch.ops.mkldnn._convolution_pointwise.default(x, *self.arguments)

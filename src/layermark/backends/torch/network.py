@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from layermark import ops
 from layermark.backends.base import Arrays
-from layermark.backends.torch.cells import Cell, PackedLstm
+from layermark.backends.torch.cells import Cell, Fused, PackedLstm, PackedRnn
 from layermark.backends.torch.lowering import Slot, can_tune, lower
 from layermark.backends.torch.modules import Prepacked, ProxyNorm
 from layermark.errors import Unsupported
@@ -20,8 +20,8 @@ from layermark.graph import Graph
 from layermark.spec import Spec
 
 _COMPUTE = {"32": torch.float32, "16": torch.float16, "bf16": torch.bfloat16}
-PACKED = (PackedLstm, Prepacked, ProxyNorm)
-"""Modules that keep something computed from their weights."""
+PACKED = (Fused, PackedLstm, PackedRnn, Prepacked, ProxyNorm)
+"""Modules that keep something made from their weights."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,17 @@ class Network:
         self.training = spec.mode == "train"
         if spec.formulation == "tuned":
             refuse_untunable(spec, graph)
-        lowered = lower(graph, training=self.training, tuned=spec.formulation == "tuned", wide_loss=self.types.low)
-        self.module: fx.GraphModule = lowered.module
-        self.slots = lowered.slots
-        self.channels_last = any(isinstance(node.op, ops.Conv2d) for node in graph)
-        self._loaded: Arrays = {}
-        self._settle()
+        with self.recording():
+            lowered = lower(graph, training=self.training, tuned=spec.formulation == "tuned", wide_loss=self.types.low)
+            self.module: fx.GraphModule = lowered.module
+            self.slots = lowered.slots
+            self.channels_last = any(isinstance(node.op, ops.Conv2d) for node in graph)
+            self._loaded: Arrays = {}
+            self._settle()
+
+    def recording(self) -> contextlib.AbstractContextManager[Any]:
+        """Where tensors are made: those of inference mode record nothing for autograd, and are quicker to call with."""
+        return torch.inference_mode(not self.training)
 
     def _settle(self) -> None:
         """Bring the module into its types and layout; inference needs no gradients and casts its weights once."""
@@ -86,11 +91,12 @@ class Network:
 
     def load(self, weights: Arrays) -> None:
         """Set every parameter from its canonical layout."""
-        for name, slot in self.slots.items():
-            slot.write(torch.as_tensor(weights[name]))
-        for part in self.module.modules():
-            if isinstance(part, PACKED) and not self.training:
-                part.pack()
+        with self.recording():
+            for name, slot in self.slots.items():
+                slot.write(torch.as_tensor(weights[name]))
+            for part in self.module.modules():
+                if isinstance(part, PACKED) and not self.training:
+                    part.pack()
         if self.casts_once:
             self._loaded = dict(weights)
 
@@ -107,7 +113,8 @@ class Network:
 
     def feed(self, batch: Arrays) -> tuple[Tensor, ...]:
         """One batch of inputs in the order, types and layout that the module takes, on the host."""
-        return tuple(self._input(op, torch.as_tensor(batch[name])) for name, op in self.graph.inputs.items())
+        with self.recording():
+            return tuple(self._input(op, torch.as_tensor(batch[name])) for name, op in self.graph.inputs.items())
 
     def _input(self, op: ops.Input, values: Tensor) -> Tensor:
         values = values.to(self._input_type(op, values))
