@@ -1,15 +1,46 @@
 """Shared by all tests: a command line with a store and a cache of its own, and the planted backends plugged in."""
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
+import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 PLANTED = Path(__file__).parent / "planted"
+LOCKS = "LAYERMARK_TEST_LOCKS"
+
+
+def pytest_configure(config):
+    """Markers, and one folder for the locks that all the processes of a test run share."""
+    config.addinivalue_line("markers", "alone: measures, so that no other test may run beside it")
+    if LOCKS not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="layermark-tests-")
+        os.environ[LOCKS] = folder.name
+        config.add_cleanup(folder.cleanup)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Tests of several processes run side by side, except beside one that measures."""
+    with turn(alone=item.get_closest_marker("alone") is not None):
+        return (yield)
+
+
+@contextmanager
+def turn(*, alone):
+    """A place in the room, or all of it. The turnstile before it keeps late comers from holding up who wants it all."""
+    folder = Path(os.environ[LOCKS])
+    with (folder / "turnstile").open("w") as turnstile, (folder / "room").open("w") as room:
+        fcntl.flock(turnstile, fcntl.LOCK_EX)
+        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(turnstile, fcntl.LOCK_UN)
+        yield
 
 
 @dataclass(frozen=True)

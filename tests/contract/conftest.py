@@ -5,8 +5,17 @@ import platform
 
 import pytest
 
+from layermark.backends.base import backend
+
 _DEFAULT_ENVIRONMENT = ctypes.c_void_p(-1)
 """FE_DFL_ENV of the C library: the floating-point environment that a program starts with."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def synchronous_calls():
+    """JAX decides with its first operation whether calls return early; that must be Layermark's in every process."""
+    if backend("jax").installed:
+        backend("jax").load()
 
 
 @pytest.fixture(autouse=True)

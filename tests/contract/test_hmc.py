@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,15 +29,21 @@ WAYS = [
     ("tensorflow", "tuned", "function"),
     ("tensorflow", "tuned", "xla"),
 ]
-CHAINS = pytest.mark.parametrize("chains", [1, 6])
 EVERY = pytest.mark.parametrize("way", WAYS, ids="-".join)
+Chain = tuple[tuple[str, str, str], int, CallProgram, Any]
 
 
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def small_pieces() -> Iterator[None]:
     """What Inductor compiles at once need not be as large as in a measurement."""
-    if importlib.util.find_spec("torch"):
-        monkeypatch.setattr("layermark.workloads.programs.hmc.torch.COMPILED_MOVES", 20)
+    with pytest.MonkeyPatch.context() as patch:
+        if importlib.util.find_spec("torch"):
+            patch.setattr("layermark.workloads.programs.hmc.torch.COMPILED_MOVES", 20)
+        yield
+
+
+def _named(each: tuple[tuple[str, str, str], int]) -> str:
+    return f"{'-'.join(each[0])}-{each[1]}"
 
 
 def spec_of(way: tuple[str, str, str], seed: int = 42, **params: Any) -> Spec:
@@ -55,10 +62,15 @@ def prepared(way: tuple[str, str, str], seed: int = 42, **params: Any) -> tuple[
     return CallProgram(made.lowering(spec)), made
 
 
-@CHAINS
-@EVERY
-def test_follows_its_law(way: tuple[str, str, str], chains: int) -> None:
-    program, made = prepared(way, chains=chains)
+@pytest.fixture(scope="module", params=[(way, chains) for way in WAYS for chains in (1, 6)], ids=_named)
+def chain(request: pytest.FixtureRequest) -> Chain:
+    """One lowering with one or several chains, built once for all that is asked of it."""
+    way, chains = request.param
+    return way, chains, *prepared(way, chains=chains)
+
+
+def test_follows_its_law(chain: Chain) -> None:
+    _, _, program, made = chain
     found = made.verify(program)
     assert found.ok, found.reason
     assert found.against.startswith("normal law")
@@ -73,10 +85,9 @@ def test_follows_its_law_with_other_trajectories(way: tuple[str, str, str], leap
     assert found.ok, found.reason
 
 
-@CHAINS
-@EVERY
-def test_every_call_draws_its_own_numbers(way: tuple[str, str, str], chains: int) -> None:
-    program, _ = prepared(way, chains=chains)
+def test_every_call_draws_its_own_numbers(chain: Chain) -> None:
+    _, chains, program, _ = chain
+    program.load({})
     calls = []
     for _ in range(3):
         program.run(1)
@@ -98,10 +109,9 @@ def test_the_seed_chooses_the_stream(way: tuple[str, str, str]) -> None:
     assert np.array_equal(states[0], states[1]) and not np.array_equal(states[0], states[2])
 
 
-@EVERY
-def test_settings_name_library_and_generator(way: tuple[str, str, str]) -> None:
-    settings = prepared(way)[0].settings
-    backend, formulation, execution = way
+def test_settings_name_library_and_generator(chain: Chain) -> None:
+    (backend, formulation, execution), _, program, _ = chain
+    settings = program.settings
     assert settings["execution"] == execution and settings["formulation"] == formulation
     assert settings["generator"] and settings["compute_type"] == settings["output_type"] == "float32"
     named = {"jax": "blackjax", "tensorflow": "tensorflow-probability"}.get(backend)

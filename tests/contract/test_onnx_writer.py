@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from contract.onnx_shared import EVERY_CASE, EVERY_LAYER, SMALL, Case, close, expected
+from contract.cases import EVERY_CASE, Case
+from contract.programs import EVERY_LAYER, SMALL, close, oracle
 from layermark import ops
 from layermark.backends import _onnx
 from layermark.graph import Builder, Graph
@@ -79,7 +80,7 @@ def test_what_passes_through_is_an_output_too() -> None:
     found = Task(build.graph(x, same, build.add("relu", ops.Activation("relu"), same)), 1, 1)
     model = checked(found.graph, {})
     values = reference.ReferenceEvaluator(model).run(None, found.batch(0))
-    close(dict(zip(found.graph.outputs, values, strict=True)), expected(found, 0))
+    close(dict(zip(found.graph.outputs, values, strict=True)), oracle(found, 0))
 
 
 @pytest.mark.parametrize("workload", ["dense", "conv", "gru"])
@@ -88,7 +89,7 @@ def test_written_files_compute_the_same_in_onnx_itself(workload: str, tmp_path: 
     path = tmp_path / "layer.onnx"  # type: ignore[operator]
     _onnx.write_model(found.graph, found.weights(), path)
     values = reference.ReferenceEvaluator(str(path)).run(None, found.batch(0))
-    close(dict(zip(found.graph.outputs, values, strict=True)), expected(found, 0))
+    close(dict(zip(found.graph.outputs, values, strict=True)), oracle(found, 0))
 
 
 def test_importing_the_writer_imports_no_onnx() -> None:

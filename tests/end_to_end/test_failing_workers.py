@@ -9,12 +9,14 @@ import pytest
 
 from conftest import QUICKLY, CommandLine
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory):
     run = CommandLine(tmp_path_factory.mktemp("failing"))
     failing = "killed,raises,hangs,torch"
-    finished = run("run", "dense", "--size", "256", "--backend", failing, "--timeout", "15s", "--json", *QUICKLY)
+    finished = run("run", "dense", "--size", "256", "--backend", failing, "--timeout", "10s", "--json", *QUICKLY)
     assert 1 == finished.status, finished.stderr
     return {doc["spec"]["backend"]: doc for doc in finished.documents}
 

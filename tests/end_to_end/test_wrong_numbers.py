@@ -4,6 +4,8 @@ import pytest
 
 from conftest import QUICKLY
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory):

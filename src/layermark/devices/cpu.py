@@ -62,6 +62,16 @@ def last_level_cache() -> int:
     return max(sizes, default=0) or 64 << 20
 
 
+def evicted_bytes() -> int:
+    """How much a program with cold caches writes before every batch."""
+    return 2 * last_level_cache()
+
+
+def cold_caches() -> str:
+    """How settings tell that the caches were cold."""
+    return f"cold: {evicted_bytes() >> 20} MiB written before every batch, not timed"
+
+
 def cache_bytes(text: str) -> int:
     """A size as the kernel writes it, such as 512K or 32M; 0 for anything else."""
     found = re.fullmatch(r"(\d+)([KM])", text.strip())

@@ -93,8 +93,8 @@ class OnnxProgram(Program):
     def __init__(self, spec: Spec, task: Task, written: str) -> None:
         self._spec, self._graph, self._written = spec, task.graph, written
         self._settings = described(spec, task.graph)
-        self._host = [feed(task.graph, task.batch(index), written) for index in range(spec.ring)]
-        self._evictor = np.zeros(2 * cpu.last_level_cache() // 4, "float32") if spec.cache == "cold" else None
+        self.host = [feed(task.graph, task.batch(index), written) for index in range(spec.ring)]
+        self._evictor = np.zeros(cpu.evicted_bytes() // 4, "float32") if spec.cache == "cold" else None
         self._weights = task.weights()
         self._lap: Lap | None = self._build(self._weights)
         self._lap.run(3)
@@ -143,7 +143,7 @@ class OnnxProgram(Program):
 
     def close(self) -> None:
         """Let go of the model, inputs and outputs."""
-        self._lap, self._host, self._evictor = None, [], None
+        self._lap, self.host, self._evictor = None, [], None
 
 
 def refuse(spec: Spec, runtime: str, executions: Sequence[str]) -> None:
@@ -171,7 +171,7 @@ def described(spec: Spec, graph: Graph) -> dict[str, str]:
         short = all(graph.shapes[node.name][0] <= UNROLLED_STEPS for node in loops)
         settings["loop"] = "written out" if short else "Scan"
     if spec.cache == "cold":
-        settings["cache"] = f"cold: {2 * cpu.last_level_cache() >> 20} MiB written before every batch, not timed"
+        settings["cache"] = cpu.cold_caches()
     return settings | {"allocator": spec.allocator}
 
 

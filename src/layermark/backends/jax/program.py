@@ -47,7 +47,7 @@ class JaxProgram(Program):
     def __init__(self, spec: Spec, task: Task) -> None:
         self.learning_rate = spec.learning_rate
         self._spec, self._network = spec, Network(spec, task.graph)
-        self._evictor = np.zeros(2 * cpu.last_level_cache(), "uint8") if spec.cache == "cold" else None
+        self._evictor = np.zeros(cpu.evicted_bytes(), "uint8") if spec.cache == "cold" else None
         self.host = [self._network.feed(task.batch(index)) for index in range(spec.ring)]
         self._resident = [] if spec.data == "generated" else [_put(inputs) for inputs in self.host]
         self._waits = self._evictor is not None or process.synchronous()
@@ -78,6 +78,8 @@ class JaxProgram(Program):
 
     def outputs(self) -> Arrays:
         """The outputs of the last batch."""
+        if not self._last:
+            raise RuntimeError("no batch has run since the weights were loaded")
         return self._network.results(self._last)
 
     def load(self, weights: Arrays) -> None:
@@ -208,7 +210,9 @@ class JaxProgram(Program):
             "pool": process.start()["pool"],
             "kernels": compiled.kernels(text),
             "loop": CALLS,
-        } | ({"cell": cells} if cells else {})
+            **({"cell": cells} if cells else {}),
+            **({"cache": cpu.cold_caches()} if self._evictor is not None else {}),
+        }
 
     def _arguments(self) -> tuple[Any, ...]:
         inputs = _put(self.host[0])

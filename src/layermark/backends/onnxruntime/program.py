@@ -55,11 +55,11 @@ class OnnxRuntimeProgram(OnnxProgram):
         if self._spec.data == "synthetic":
             return [
                 partial(session.run_with_iobinding, self._bound(session, _filled(session, batch)))
-                for batch in self._host
+                for batch in self.host
             ]
-        buffers = _filled(session, self._host[0])
+        buffers = _filled(session, self.host[0])
         binding = self._bound(session, buffers)
-        return [partial(_copy_and_run, session, binding, buffers, batch) for batch in self._host]
+        return [partial(_copy_and_run, session, binding, buffers, batch) for batch in self.host]
 
     def _bound(self, session: InferenceSession, inputs: Sequence[OrtValue]) -> IOBinding:
         binding = session.io_binding()

@@ -45,7 +45,7 @@ class OpenVinoProgram(OnnxProgram):
         return self._way.lap
 
     def _made(self, model: openvino.Model, execution: str) -> Way:
-        return _WAYS[execution](model, self._spec, self._host, self._evictor)
+        return _WAYS[execution](model, self._spec, self.host, self._evictor)
 
     def _better(self, model: openvino.Model) -> Way:
         """The better of a short alternating trial."""
@@ -70,7 +70,7 @@ class OpenVinoProgram(OnnxProgram):
 
         model = compiled.read(self._model(self._weights), self._graph)
         counting = compiled.compile_model(model, self._spec, "latency", compiled.threads_of(self._spec), count=True)
-        return profiled(counting, self._host, folder, batches)
+        return profiled(counting, self.host, folder, batches)
 
     def _results(self, place: int) -> Sequence[Array]:
         return self._way.results(place)

@@ -62,7 +62,7 @@ class TensorflowProgram(Program):
         self._spec, self._network = spec, Network(spec, task.graph)
         self.host = [self._network.feed(task.batch(index)) for index in range(spec.ring)]
         self._buffers = [aligned(each.shape, each.dtype) for each in self.host[0]]
-        self._evictor = np.zeros(2 * cpu.last_level_cache() // 4, "float32") if spec.cache == "cold" else None
+        self._evictor = np.zeros(cpu.evicted_bytes() // 4, "float32") if spec.cache == "cold" else None
         self._settings: dict[str, str] = {}
         self._can_loop = spec.data == "synthetic" and spec.cache == "warm"
         self._following, self._place = [*range(1, spec.ring), 0], 0
@@ -93,7 +93,7 @@ class TensorflowProgram(Program):
         way = self._way
         if way.compiled.frozen and not _equal(self._loaded, weights):
             way.compiled.close()
-            self._loaded = dict(weights)
+            self._loaded = {name: np.array(values) for name, values in weights.items()}
             self._way = replace(way, compiled=self._compile(xla=way.compiled.name == "xla"))
         elif not way.compiled.frozen:
             way.compiled.load(self._network.stored(weights))
@@ -256,6 +256,8 @@ class TensorflowProgram(Program):
             "threads": pool.hold(self._way.holds),
             "device": "cpu",
         }
+        if self._evictor is not None:
+            described["cache"] = cpu.cold_caches()
         return described | _kernels(network.graph, compiled.kernels)
 
 

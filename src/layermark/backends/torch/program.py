@@ -42,7 +42,7 @@ class TorchProgram(Program):
         self._cuda = spec.device != "cpu"
         self._context, self._entered = self._chosen_context(), False
         self._last: Any = None
-        self._evictor = torch.zeros(2 * cpu.last_level_cache() // 4) if spec.cache == "cold" else None
+        self._evictor = torch.zeros(cpu.evicted_bytes() // 4) if spec.cache == "cold" else None
         self.host = [self._network.feed(task.batch(index)) for index in range(spec.ring)]
         self._buffers = [torch.empty_like(each, device=spec.device) for each in self.host[0]]
         self._resident = self._make_resident()
@@ -284,7 +284,7 @@ class TorchProgram(Program):
         if self._network.casts_once:
             settings["weight_casts"] = "once, on loading"
         if self._evictor is not None:
-            settings["cache"] = f"cold: {self._evictor.nbytes >> 20} MiB written before every batch, not timed"
+            settings["cache"] = cpu.cold_caches()
         return settings
 
 

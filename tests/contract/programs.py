@@ -1,0 +1,104 @@
+"""Small programs of every layer on every runtime, and what the tests of them share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from layermark import reference
+from layermark.backends.base import backend
+from layermark.spec import Spec
+from layermark.workloads.base import Task
+from layermark.workloads.base import task as task_of
+
+SMALL: dict[str, dict[str, Any]] = {
+    "dense": {"size": 24},
+    "conv": {"input_height": 9, "input_width": 11, "filter_number": 4},
+    "grouped_conv": {"input_size": (8, 8), "filter_in": 8, "filter_out": 8, "block_repeats": 2, "group_dim": 2},
+    "rnn": {"hidden_size": 12},
+    "gru": {"hidden_size": 12},
+    "lstm": {"hidden_size": 12},
+    "lstm_multi": {"hidden_size": 12, "timesteps": 6},
+}
+EVERY_LAYER = pytest.mark.parametrize("workload", SMALL)
+RECURRENT = ("rnn", "gru", "lstm", "lstm_multi")
+
+
+@dataclass(frozen=True)
+class Way:
+    """A runtime, and one of the ways in which it executes a program."""
+
+    backend: str
+    execution: str
+    trains: bool = True
+    loops: bool = False
+    """Whether a call of several batches is one call of the runtime too."""
+
+    def __str__(self) -> str:
+        return f"{self.backend}-{self.execution}"
+
+    def spec(self, workload: str = "dense", **changes: Any) -> Spec:
+        """A small measurement of a layer."""
+        params = SMALL[workload] | changes.pop("params", {})
+        facts = {"batch_size": 3, "execution": self.execution, "threads": 2, "learning_rate": 0.5} | changes
+        return Spec(workload=workload, backend=self.backend, params=params, **facts)
+
+    def prepared(self, workload: str = "dense", **changes: Any) -> tuple[Any, Task]:
+        """The program and its task, where the runtime is installed."""
+        if not backend(self.backend).installed:
+            pytest.skip(f"{self.backend} is not installed")
+        spec = self.spec(workload, **changes)
+        task = task_of(spec)
+        return backend(self.backend).prepare(spec, task), task
+
+
+TORCH = Way("torch", "eager")
+TENSORFLOW = Way("tensorflow", "function", loops=True)
+TENSORFLOW_XLA = Way("tensorflow", "xla", loops=True)
+JAX = Way("jax", "jit", loops=True)
+ONNXRUNTIME = Way("onnxruntime", "sequential", trains=False)
+OPENVINO = Way("openvino", "latency", trains=False)
+
+WAYS = (TORCH, TENSORFLOW, TENSORFLOW_XLA, JAX, ONNXRUNTIME, OPENVINO)
+RUNTIMES = tuple(way for way in WAYS if way is not TENSORFLOW_XLA)
+TRAINING = tuple(way for way in WAYS if way.trains)
+LOOPING = tuple(way for way in WAYS if way.loops)
+
+
+def each_of(ways: tuple[Way, ...]) -> Any:
+    """A test for each of these ways."""
+    return pytest.mark.parametrize("way", ways, ids=str)
+
+
+def oracle(task: Task, index: int, weights: Any = None) -> dict[str, Any]:
+    """The reference's outputs for one input of the ring."""
+    held, fed = reference.doubles(weights or task.weights()), reference.doubles(task.batch(index))
+    return reference.evaluate(task.graph, held, fed)
+
+
+def slopes(task: Task, index: int = 0) -> tuple[float, dict[str, Any]]:
+    """The reference's loss and gradients for one input of the ring."""
+    torch = pytest.importorskip("torch")
+    return reference.gradients(task.graph, task.weights(), task.batch(index), torch)
+
+
+def close(actual: Any, expected: Any, tolerance: float = 1e-5, floor: float = 1e-12) -> None:
+    """Every array equal up to a share of its largest value."""
+    assert list(actual) == list(expected)
+    for name, wanted in expected.items():
+        assert actual[name].shape == np.shape(wanted), name
+        assert np.abs(actual[name] - wanted).max() <= tolerance * np.abs(wanted).max() + floor, name
+
+
+def fresh(script: str, *arguments: str, **variables: str) -> str:
+    """What a script prints in a process of its own."""
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()

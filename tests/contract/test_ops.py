@@ -1,0 +1,103 @@
+"""Every operation of the vocabulary on every runtime, against the float64 reference: forward, loss and gradients."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contract.cases import CASES, EVERY_GROUPED, PICTURES, Case, case, cases_of
+from contract.lowerings import LOWERINGS, Lowering
+from layermark import ops, reference
+from layermark.workloads.base import Task
+
+SEED = 7
+TRAINING = [each for each in LOWERINGS.values() if each.trains]
+
+
+def pairs(lowerings: Any) -> Any:
+    """Every lowering with every case it is held to, case by case: what the reference answered is then still known."""
+    found = [(each, lowering) for each in CASES for lowering in lowerings if each in cases_of(lowering.backend)]
+    return pytest.mark.parametrize(
+        ("each", "lowering"), found, ids=[f"{lowering.name}-{each.name}" for each, lowering in found]
+    )
+
+
+@cache
+def _forward(number: int) -> Any:
+    task = Task(CASES[number].graph, SEED, 1)
+    return reference.evaluate(task.graph, reference.doubles(task.weights()), reference.doubles(task.batch(0)))
+
+
+@cache
+def _gradients(number: int) -> tuple[float, Any]:
+    torch = pytest.importorskip("torch")
+    task = Task(CASES[number].trained, SEED, 1)
+    return reference.gradients(task.graph, task.weights(), task.batch(0), torch)
+
+
+def close(actual: Any, expected: Any, share: float, floor: float = 1e-12, what: str = "") -> None:
+    """Equal up to a share of the largest expected value."""
+    expected = np.asarray(expected)
+    assert actual.shape == expected.shape, what
+    assert float(np.abs(actual - expected).max()) <= share * float(np.abs(expected).max()) + floor, what
+
+
+def check_forward(each: Case, lowering: Lowering, formulation: str = "library") -> None:
+    """One pass against the reference."""
+    lowering.require()
+    task = Task(each.graph, SEED, 1)
+    found = lowering.forward(task, formulation)
+    # Torch's module holds the constants of a normalisation in fp32, whatever else is float64.
+    share = max(lowering.forward_error, 1e-6 if isinstance(each.op, ops.Normalise) else 0)
+    close(found["b0/the-op"], _forward(CASES.index(each))["b0/the-op"], share)
+
+
+def check_gradients(each: Case, lowering: Lowering, formulation: str = "library") -> None:
+    """The loss, and what one step at rate 1 moves, against the reference."""
+    lowering.require()
+    loss, expected = _gradients(CASES.index(each))
+    task = Task(each.trained, SEED, 1)
+    found, after = lowering.step(task, 1.0, formulation)
+    assert found == pytest.approx(loss, rel=1e-5)
+    for name, gradient in expected.items():
+        moved = task.weights()[name].astype("float64") - after[name]
+        close(moved, gradient, lowering.gradient_error, lowering.gradient_floor, name)
+
+
+@pairs(LOWERINGS.values())
+def test_forward(each: Case, lowering: Lowering) -> None:
+    check_forward(each, lowering)
+
+
+@pairs(TRAINING)
+def test_gradients(each: Case, lowering: Lowering) -> None:
+    check_gradients(each, lowering)
+
+
+@pytest.mark.parametrize("name", ["jax", "tensorflow-xla"])
+@EVERY_GROUPED
+def test_tuned_grouped_convolution(each: Case, name: str) -> None:
+    check_forward(each, LOWERINGS[name], "tuned")
+    check_gradients(each, LOWERINGS[name], "tuned")
+
+
+@pytest.mark.parametrize("name", ["jax", "tensorflow-function"])
+def test_running_statistics_follow_the_batch(name: str) -> None:
+    LOWERINGS[name].require()
+    task = Task(case(ops.Norm("batch", training=True, momentum=0.25), PICTURES).trained, SEED, 1)
+    before = reference.doubles(task.weights())
+    seen = reference.evaluate(task.graph, before, reference.doubles(task.batch(0)), every_node=True)["before"]
+    _, after = LOWERINGS[name].step(task, 0.0)
+    now = {"mean": seen.mean((0, 2, 3)), "variance": seen.var((0, 2, 3), ddof=1)}
+    for part, values in now.items():
+        close(after[f"b0/the-op/{part}"], 0.75 * before[f"b0/the-op/{part}"] + 0.25 * values, 1e-5)
+
+
+@pytest.mark.parametrize("backend", sorted({each.backend for each in LOWERINGS.values()}))
+def test_every_operation_has_a_case(backend: str) -> None:
+    found = {kind for kind in vars(ops).values() if isinstance(kind, type) and issubclass(kind, ops.Op)}
+    vocabulary = {kind for kind in found if not kind.__subclasses__()}
+    assert vocabulary - {ops.Input} == {type(each.op) for each in cases_of(backend)}

@@ -1,0 +1,331 @@
+"""The contract of a program: every layer on every runtime, in every mode, against the float64 reference."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contract.programs import (
+    EVERY_LAYER,
+    LOOPING,
+    RECURRENT,
+    RUNTIMES,
+    SMALL,
+    TORCH,
+    TRAINING,
+    WAYS,
+    Way,
+    close,
+    each_of,
+    fresh,
+    oracle,
+    slopes,
+)
+from layermark import reference
+from layermark.backends.base import backend
+from layermark.errors import Unsupported, UserError
+from layermark.worker.loop import unfinished_share
+from layermark.worker.service import UNFINISHED
+from layermark.workloads.base import Task
+
+Made = tuple[Any, Task]
+MANY = 4
+
+
+def walks_the_ring(program: Any, task: Task, floor: float = 1e-12) -> None:
+    """Single batches and several at once, over a ring of three."""
+    for batches, index in ((1, 0), (1, 1), (1, 2), (1, 0), (5, 2), (2, 1)):
+        program.run(batches)
+        close(program.outputs(), oracle(task, index), floor=floor)
+
+
+@pytest.fixture(scope="module", params=list(itertools.product(WAYS, SMALL)), ids=lambda pair: "-".join(map(str, pair)))
+def inferring(request: pytest.FixtureRequest) -> Made:
+    """A layer in inference; where the runtime can loop by itself, several batches go into one call of it."""
+    way, workload = request.param
+    return way.prepared(workload, ring=3, batches_per_step=MANY if way.loops else 1)
+
+
+def test_ring_is_walked_in_order(inferring: Made) -> None:
+    walks_the_ring(*inferring)
+
+
+def test_weights_come_back_as_they_went_in(inferring: Made) -> None:
+    program, task = inferring
+    other = {name: values * 0.5 + 0.25 for name, values in task.weights().items()}
+    program.run(2)
+    program.load(other)
+    close(program.weights(), other, 1e-6)
+    for index in (0, 1):
+        program.run(1)
+        close(program.outputs(), oracle(task, index, other))
+
+
+@each_of(WAYS)
+@EVERY_LAYER
+@pytest.mark.parametrize(("loss", "data"), [("target", "synthetic"), ("seed", "generated")])
+def test_losses_are_those_of_the_reference(way: Way, workload: str, loss: str, data: str) -> None:
+    many = MANY if way.loops else 1
+    made = way.prepared(workload, mode="eval", loss=loss, data=data, ring=3, batches_per_step=many)
+    walks_the_ring(*made, floor=1e-7)  # a mean of values of either sign may be nearly zero
+
+
+FORMS: list[tuple[Way, str, dict[str, Any]]] = [
+    *((way, workload, {}) for way in TRAINING for workload in SMALL),
+    *((TORCH, workload, {"cell": "loop"}) for workload in RECURRENT),
+]
+
+
+@pytest.mark.parametrize(
+    ("way", "workload", "params"), FORMS, ids=[f"{way}-{name}{'-loop' if more else ''}" for way, name, more in FORMS]
+)
+def test_one_update_follows_the_reference_gradients(way: Way, workload: str, params: dict[str, Any]) -> None:
+    program, task = way.prepared(workload, mode="train", params=params)
+    start = task.weights()
+    loss, gradients = slopes(task)
+    close(program.weights(), start)
+    for rate in (32.0, 8.0):  # large, so that differences of fp32 weights show them well
+        program.load(start)
+        program.learning_rate = rate
+        program.run(1)
+        assert program.outputs()["loss"].shape == ()
+        assert float(program.outputs()["loss"]) == pytest.approx(loss, rel=1e-5)
+        moved = {name: (start[name] - values) / rate for name, values in program.weights().items()}
+        close(moved, gradients, 2e-5 if way is TORCH else 5e-5)
+
+
+@each_of(TRAINING)
+@pytest.mark.parametrize("workload", ["dense", "lstm"])
+def test_several_steps_in_one_call_train_as_single_ones_do(way: Way, workload: str) -> None:
+    program, task = way.prepared(workload, mode="train", ring=3, batches_per_step=7)
+    given = {name: values.copy() for name, values in task.weights().items()}
+    program.load(given)
+    for _ in range(7):
+        program.run(1)
+    single = program.outputs(), dict(program.weights())
+    program.load(given)
+    timeline = program.run(7)
+    assert len(timeline.done) == (1 if way.loops else 7)
+    close(program.outputs(), single[0])
+    close(program.weights(), single[1])
+    assert np.abs(program.weights()[f"{workload}/weight"] - task.weights()[f"{workload}/weight"]).max() > 0
+    assert all(np.array_equal(given[name], values) for name, values in task.weights().items()), "arrays of the caller"
+
+
+@each_of(LOOPING)
+@pytest.mark.parametrize("mode", ["infer", "train"])
+def test_the_loop_does_all_of_its_work(way: Way, mode: str) -> None:
+    """Twenty times the batches take about twenty times as long, and no longer than the machine could make them."""
+    program, task = way.prepared(mode=mode, batch_size=64, batches_per_step=300, params={"size": 512})
+
+    def seconds(batches: int) -> float:
+        times = []
+        for _ in range(4):
+            began = time.perf_counter()
+            program.run(batches)
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    program.run(15)
+    few, many = seconds(15), seconds(300)
+    assert many > 5 * few
+    assert 300 * task.graph.flops(mode) / many < 1e12 * (os.cpu_count() or 1)
+
+
+@pytest.fixture(scope="module", params=RUNTIMES, ids=str)
+def dense(request: pytest.FixtureRequest) -> Made:
+    """The smallest layer."""
+    made: Made = request.param.prepared()
+    return made
+
+
+def test_loading_goes_back_to_the_first_input(dense: Made) -> None:
+    program, task = dense
+    program.run(2)
+    program.load(task.weights())
+    with pytest.raises(RuntimeError, match="no batch has run"):
+        program.outputs()
+    program.run(1)
+    close(program.outputs(), oracle(task, 0))
+
+
+def test_outputs_are_copies(dense: Made) -> None:
+    program, task = dense
+    program.load(task.weights())
+    program.run(1)
+    first = program.outputs()
+    program.run(1)
+    close(first, oracle(task, 0))
+
+
+def test_timeline_is_in_order(dense: Made) -> None:
+    for batches in (1, 5):
+        before = time.perf_counter_ns()
+        handed_over, done = dense[0].run(batches)
+        pairs = [stamp for pair in zip(handed_over, done, strict=True) for stamp in pair]
+        stamps = [before, *pairs, time.perf_counter_ns()]
+        assert len(done) in (1, batches)
+        assert stamps == sorted(stamps)
+
+
+def test_settings_say_what_ran(dense: Made) -> None:
+    found = dense[0].settings
+    assert found["compute_type"] == found["weight_type"] == found["output_type"] == "float32"
+    assert found["formulation"] == "library"
+    assert found["subnormals"] == "flush"
+    assert found["execution"] in ("eager", "function", "jit", "sequential", "latency")
+
+
+def test_later_changes_of_loaded_arrays_do_not_reach_the_program(dense: Made) -> None:
+    program, task = dense
+    given = {name: values * 2 for name, values in task.weights().items()}
+    program.load(given)
+    given["dense/bias"][:] = 0
+    assert program.weights()["dense/bias"].any()
+
+
+@each_of(RUNTIMES)
+def test_synthetic_data_is_resident_and_close_lets_go(way: Way) -> None:
+    program, task = way.prepared(ring=2)
+    for each in program.host[0]:
+        each[:] = 0
+    program.run(1)
+    if way.backend not in ("torch", "tensorflow"):  # there the ring that is read is the host's own memory
+        close(program.outputs(), oracle(task, 0))
+    program.close()
+    with pytest.raises(RuntimeError, match="no batch has run"):
+        program.outputs()
+
+
+@each_of(RUNTIMES)
+def test_generated_data_is_copied_for_every_batch(way: Way) -> None:
+    program, task = way.prepared("conv", data="generated", ring=2)
+    program.run(1)
+    close(program.outputs(), oracle(task, 0))
+    program.host[1][0][:] = 0
+    program.run(1)
+    zeros = {name: np.zeros(values.shape) for name, values in task.batch(1).items()}
+    close(program.outputs(), reference.evaluate(task.graph, reference.doubles(task.weights()), zeros))
+
+
+@each_of(RUNTIMES)
+@pytest.mark.parametrize("changes", [{"data": "generated"}, {"cache": "cold"}], ids=str)
+def test_several_batches_are_separate_where_the_host_acts_before_each(way: Way, changes: dict[str, Any]) -> None:
+    program, task = way.prepared(batches_per_step=4, **changes)
+    handed_over, done = program.run(6)
+    assert len(done) == 6
+    close(program.outputs(), oracle(task, 5 % program_ring(way)))
+    if "cache" in changes:
+        assert all(after > before for before, after in zip(done, handed_over[1:], strict=False))
+        assert program.settings["cache"].startswith("cold")
+
+
+def program_ring(way: Way) -> int:
+    """How many inputs a ring has if nobody says."""
+    return way.spec().ring
+
+
+@each_of(RUNTIMES)
+def test_run_returns_when_the_work_is_finished(way: Way) -> None:
+    program, _ = way.prepared(batch_size=256, params={"size": 1024}, ring=2)
+    assert unfinished_share(program, 8, 2) <= UNFINISHED
+
+
+BUSY = """
+import sys, time
+from layermark.backends.base import backend
+from layermark.devices.cpu import thread_times_ns
+from layermark.spec import Spec
+from layermark.workloads.base import task
+name, workload, batch, execution, threads, share = sys.argv[1:]
+spec = Spec(workload=workload, backend=name, batch_size=int(batch), execution=execution, threads=int(threads))
+backend(name).load()
+program = backend(name).prepare(spec, task(spec))
+program.run(3)
+before, began = thread_times_ns(), time.perf_counter_ns()
+while time.perf_counter_ns() - began < 4e8:
+    program.run(1)
+gained = [now - before.get(thread, 0) for thread, now in thread_times_ns().items()]
+print(sum(each > float(share) * max(gained) for each in gained))
+"""
+
+
+@each_of(RUNTIMES)
+@pytest.mark.parametrize("threads", sorted({1, len(os.sched_getaffinity(0))}))
+def test_no_more_threads_than_the_budget_are_busy(way: Way, threads: int) -> None:
+    if not backend(way.backend).installed:
+        pytest.skip(f"{way.backend} is not installed")
+    variables = backend(way.backend).environment(way.spec(threads=threads))
+    workload, batch = ("grouped_conv", 2) if way.backend == "tensorflow" else ("dense", 128)
+    share = 0.01 if way.backend == "jax" else 0.1
+    asked = (way.backend, workload, batch, way.execution, threads, share)
+    assert 1 <= int(fresh(BUSY, *map(str, asked), **variables)) <= threads
+
+
+SUBNORMALS = """
+import sys
+import numpy as np
+from layermark import ops
+from layermark.backends.base import backend
+from layermark.graph import Builder
+from layermark.laws import Constant
+from layermark.spec import Spec
+from layermark.workloads.base import Task
+
+name, execution, choice = sys.argv[1:]
+build = Builder()
+x, scale = (build.input(name, (512, 512), law=Constant(value)) for name, value in (("x", 1e-30), ("scale", 1e-10)))
+task = Task(build.graph(build.add("y", ops.Multiply(), x, scale)), 0, 1)
+spec = Spec(workload="any", backend=name, execution=execution, subnormals=choice, threads=2)
+program = backend(name).prepare(spec, task)
+program.run(1)
+print(np.count_nonzero(program.outputs()["y"].view("int32")), program.settings["subnormals"])
+"""
+
+
+@each_of(RUNTIMES)
+@pytest.mark.parametrize("choice", ["keep", "flush"])
+def test_subnormals_are_kept_or_flushed(way: Way, choice: str) -> None:
+    """In a process of its own: thread pools keep what they were first started with."""
+    if choice == "keep" and way.loops:
+        with pytest.raises(Unsupported, match="always flush"):
+            way.prepared(subnormals="keep")
+        return
+    found = fresh(SUBNORMALS, way.backend, way.execution, choice, **backend(way.backend).environment(way.spec()))
+    assert found.split() == [str(512 * 512 if choice == "keep" else 0), choice]
+
+
+@each_of(RUNTIMES)
+@pytest.mark.parametrize(
+    ("workload", "changes", "reason"),
+    [("lstm", {"device": "ipu"}, "ipu"), ("rnn", {"formulation": "tuned"}, "no tuned formulation of rnn on")],
+    ids=["device", "tuned"],
+)
+def test_what_it_cannot_do_is_named(way: Way, workload: str, changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        way.prepared(workload, **changes)
+
+
+@each_of(RUNTIMES)
+def test_unknown_execution_is_the_users_error(way: Way) -> None:
+    with pytest.raises(UserError, match=f"--execution no-such: {way.backend} knows .*{way.execution}"):
+        way.prepared(execution="no-such")
+
+
+@each_of(RUNTIMES)
+def test_asking_about_a_backend_imports_no_framework(way: Way) -> None:
+    script = f"import sys; from layermark.backends.base import backend; b = backend({way.backend!r}); b.installed"
+    assert fresh(f"{script}, b.version, b.executions; print({way.backend!r} in sys.modules)") == "False"
+
+
+@each_of(RUNTIMES)
+def test_load_answers_versions(way: Way) -> None:
+    found = backend(way.backend)
+    if not found.installed:
+        pytest.skip(f"{way.backend} is not installed")
+    assert found.load()[way.backend].startswith(found.version.split("+")[0])

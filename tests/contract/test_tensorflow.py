@@ -1,0 +1,149 @@
+"""What only TensorFlow does: its two executions and their trial, the loop in one call, the kernels of its cells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contract.cases import EVERY_GROUPED, LONG, PICTURES, ROWS, SEQUENCES, SINGLE, Case, case
+from contract.lowerings import LOWERINGS, Tensorflow
+from contract.programs import TENSORFLOW, close, oracle
+from layermark import ops
+from layermark.errors import Unsupported
+from layermark.spec import Spec
+from layermark.workloads.base import Task
+
+pytest.importorskip("tensorflow")
+EXECUTIONS = pytest.mark.parametrize("execution", ["function", "xla"])
+LOWERING = Tensorflow("tensorflow", "tensorflow-function")
+prepared = TENSORFLOW.prepared
+
+
+def test_inputs_too_large_to_copy_are_switched_between() -> None:
+    program, task = prepared("dense", batch_size=16, params={"size": 8, "input_size": 2048}, ring=3)
+    for batches, index in ((2, 1), (3, 1), (5, 0)):
+        program.run(batches)
+        close(program.outputs(), oracle(task, index))
+
+
+@EXECUTIONS
+def test_rate_and_trip_count_are_arguments(execution: str) -> None:
+    program, task = prepared("dense", mode="train", execution=execution)
+    program.run(4)
+    graph = program._way.compiled.graph
+    operations = len(graph.get_operations())
+    for rate, batches in ((1.0, 1), (0.25, 2), (1e-3, 9), (1e-30, 1)):
+        program.load(task.weights())
+        program.learning_rate = rate
+        program.run(batches)
+    assert len(graph.get_operations()) == operations
+
+
+def test_auto_records_the_trial() -> None:
+    single = prepared("lstm", execution="auto")[0].settings
+    assert single["execution"] in ("function", "xla")
+    assert single["execution_trial"].count("/s") == 2
+    several = prepared("lstm", execution="auto", batches_per_step=50)[0].settings
+    assert several["loop"] in ("in one call", "separate calls")
+    assert several["execution_trial"].count("/s") == 4
+
+
+@pytest.mark.parametrize("group_dim", [1, 2])
+def test_tuned_formulation_computes_the_same(group_dim: int) -> None:
+    program, task = prepared("grouped_conv", formulation="tuned", execution="xla", params={"group_dim": group_dim})
+    program.run(1)
+    assert program.settings["convolution"] == "taps"
+    close(program.outputs(), oracle(task, 0))
+
+
+@pytest.mark.parametrize(
+    ("precision", "compute", "weight"), [("bf16.32", "bfloat16", "float32"), ("16.16", "float16", "float16")]
+)
+@pytest.mark.parametrize("mode", ["infer", "train"])
+def test_lower_types_are_what_is_recorded(precision: str, compute: str, weight: str, mode: str) -> None:
+    program, task = prepared("dense", precision=precision, execution="auto", mode=mode)
+    assert program.settings["compute_type"] == compute
+    assert program.settings["weight_type"] == weight
+    assert program.settings["execution"] == "function"
+    program.run(3)
+    assert np.isfinite(next(iter(program.outputs().values()))).all()
+    if mode == "infer":
+        close(program.outputs(), oracle(task, 2), 5e-2)
+
+
+def test_settings_say_what_was_built() -> None:
+    settings = prepared("conv")[0].settings
+    assert settings["layout"] == "NHWC"
+    assert settings["execution"] == "function"
+    assert settings["formulation"] == "library"
+    assert settings["convolution"] == "conv2d"
+    assert settings["weights"] == "constants"
+    assert settings["compute_type"] == settings["weight_type"] == settings["output_type"] == "float32"
+    assert settings["subnormals"] == "flush"
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "kernel"),
+    [
+        (ops.Recurrent("lstm", 6), SINGLE, "BlockLSTMV2"),
+        (ops.Recurrent("lstm", 6), SEQUENCES, "unrolled"),
+        (ops.Recurrent("lstm", 6, "loop"), SINGLE, "unrolled"),
+        (ops.Recurrent("lstm", 6), LONG, "while loop"),
+        (ops.Recurrent("gru", 6, reset="before"), SINGLE, "GRUBlockCell"),
+        (ops.Recurrent("gru", 6, reset="after"), SINGLE, "unrolled"),
+    ],
+)
+def test_cells_use_the_kernel_that_computes_their_function(op: ops.Op, shape: Any, kernel: str) -> None:
+    _, _, kernels = LOWERING.run(Task(case(op, shape).graph, 7, 1))
+    assert kernels == {"b0/the-op": kernel}
+
+
+@pytest.mark.parametrize(("precision", "share"), [("bf16.bf16", 5e-2), ("16.16", 1e-2), ("bf16.32", 5e-2)])
+@pytest.mark.parametrize(
+    "each",
+    [
+        case(ops.Dense(5), ROWS),
+        case(ops.Conv2d(4, (3, 3)), PICTURES),
+        case(ops.Recurrent("lstm", 6), SEQUENCES),
+        case(ops.Norm("batch"), PICTURES),
+    ],
+    ids=lambda each: each.name,
+)
+def test_lower_precisions_round_and_stay_close(each: Case, precision: str, share: float) -> None:
+    task = Task(each.graph, 7, 1)
+    outputs, _, _ = LOWERING.run(task, precision=precision)
+    wanted = oracle(task, 0)["b0/the-op"]
+    size = float(np.sqrt(np.mean(np.square(wanted))))
+    np.testing.assert_allclose(outputs["b0/the-op"], wanted, rtol=0, atol=3 * share * size)
+    assert np.abs(outputs["b0/the-op"] - wanted).max() > 1e-5
+
+
+@EVERY_GROUPED
+def test_tuned_grouped_convolutions_are_shifted_products_on_xla(each: Case) -> None:
+    task = Task(each.graph, 7, 1)
+    _, _, kernels = LOWERINGS["tensorflow-xla"].run(task, formulation="tuned")  # type: ignore[attr-defined]
+    assert kernels == {"b0/the-op": "taps"}
+
+
+def test_node_names_are_in_the_native_graph() -> None:
+    from layermark.backends.tensorflow import execution, network
+
+    task = Task(case(ops.Conv2d(4, (3, 3)), PICTURES).graph, 7, 1)
+    built = network.Network(Spec(workload="an op", backend="tensorflow"), task.graph)
+    inputs = built.feed(task.batch(0))
+    compiled = execution.Compiled(built, built.stored(task.weights()), [inputs, inputs], xla=False)
+    assert any(op.name.startswith("b0/the-op/") for op in compiled.graph.get_operations())
+
+
+@pytest.mark.parametrize(
+    ("workload", "changes", "reason"),
+    [
+        ("grouped_conv", {"formulation": "tuned"}, "no tuned formulation of grouped_conv on tensorflow's"),
+        ("dense", {"precision": "bf16.32", "execution": "xla"}, "float32"),
+    ],
+)
+def test_refusals(workload: str, changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        prepared(workload, **changes)
