@@ -15,7 +15,7 @@ help:
 	@echo "make test    style, types, import rules and every test"
 	@echo "make lint    style, types and import rules only"
 	@echo "make perf    measure Layermark itself: start-up, overhead, detection, programs by hand"
-	@echo "make docs    write docs/cli.md from the parsers"
+	@echo "make docs    write docs/cli.md from the parsers, docs/support.md from small preparations"
 	@echo "make clean   remove .venv and caches"
 
 bench: $(VENV)/.bench
@@ -38,6 +38,7 @@ perf: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m layermark.cli.docs docs/cli.md
+	$(BIN)/python -m layermark.cli.support docs/support.md
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -60,7 +60,7 @@ def test_specs_of_one_request_share_groups_across_backends() -> None:
         ([], {}, "no workload is named"),
         (["lstn"], {}, "unknown workload 'lstn'; did you mean lstm"),
         (["dense"], {"backend": "tourch"}, "unknown backend 'tourch'; did you mean torch"),
-        (["dense"], {"device": "gpu"}, "unknown device 'gpu'; did you mean cpu"),
+        (["dense"], {"device": "gpu"}, "unknown device 'gpu'; did you mean xpu, cpu"),
         (["dense"], {"sise": "1"}, "unknown option '--sise'; did you mean --size"),
         (["dense"], {"hidden_size": "8"}, "--hidden-size is not an option of dense; it belongs to gru, lstm"),
         (["dense"], {"mode": "inference"}, "--mode inference: expected one of infer, eval, train"),

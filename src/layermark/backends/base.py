@@ -103,6 +103,8 @@ class Backend(ABC):
     """The words that `--execution` takes here."""
     probes: ClassVar[bool] = False
     """Whether `probe` can measure the machine's ceilings."""
+    probes_for_others: ClassVar[bool] = False
+    """Whether its probe is asked for every runtime, and not only where this one is measured itself."""
 
     @property
     def installed(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from layermark import stats
 from layermark.devices import cpu
 from layermark.errors import Unsupported, UserError, WorkerFailed
-from layermark.launch.ceilings import Ceilings, probing_backend
+from layermark.launch.ceilings import Ceilings
 from layermark.launch.oracle import Oracle
 from layermark.launch.process import Crew, Worker, worker_environment
 from layermark.outcome import Block, Ceiling, Failed, Outcome, Run, Skipped, Verification
@@ -71,6 +71,7 @@ class GroupMeasurement:
     def measure(self, specs: Sequence[Spec], box_s: float) -> list[Outcome]:
         """Prepare, prove, alternate, prove again; `box_s` is the timed work that the whole group may use."""
         self._outcomes = {}
+        self._ceilings.among = {spec.backend for spec in specs}
         contenders = [each for spec in admitted(specs, self._outcomes) if (each := self._entered(spec))]
         self._alternate(contenders, box_s)
         for each in contenders:
@@ -168,15 +169,13 @@ class GroupMeasurement:
             if contender.probe == "none":
                 continue
             try:
-                runtime = probing_backend(contender.spec)
-                worker = self._ceilings.worker(contender.spec)
-                cpu.wait_until_quiet(self._crew.others(worker))
+                asked = ", ".join(self._ceilings.probes(contender.spec))
                 reading = self._ceilings.reading(contender.spec, contender.working_set, PROBE_SECONDS)
             except (Unsupported, WorkerFailed) as failure:
                 contender.probe = "none"
                 contender.warnings.append(f"no ceiling: {failure}")
                 continue
-            contender.probe = f"{runtime.name} {contender.spec.precision}"
+            contender.probe = f"{asked} {contender.spec.precision}"
             contender.flops_per_s.append(reading["flops_per_s"])
             contender.bytes_per_s.append(reading["bytes_per_s"])
 

@@ -11,6 +11,7 @@ import jax
 from jax.extend.backend import get_backend
 
 from layermark.backends.jax import pool
+from layermark.errors import Unsupported
 
 
 @cache
@@ -20,6 +21,7 @@ def start() -> Mapping[str, str]:
     switches = {"jax_cpu_enable_async_dispatch": False, "jax_default_matmul_precision": "highest"}
     for name, value in switches.items():
         jax.config.update(name, value)  # type: ignore[no-untyped-call]
+    _require_device()
     threads = int(os.environ.get("PJRT_NPROC") or len(os.sched_getaffinity(0)))
     return {
         "jax": jax.__version__,
@@ -28,6 +30,15 @@ def start() -> Mapping[str, str]:
         "threads": str(threads),
         "pool": _pool(threads),
     }
+
+
+def _require_device() -> None:
+    """Start the platform that was asked for; JAX raises where it is missing instead of falling back."""
+    try:
+        get_backend()
+    except RuntimeError as error:
+        wanted = os.environ.get("JAX_PLATFORMS", "any device")
+        raise Unsupported(f"jax has no device {wanted} here: {str(error).splitlines()[0]}") from error
 
 
 def _pool(threads: int) -> str:

@@ -36,7 +36,7 @@ def prepare(spec: Spec, task: Task) -> JaxProgram:
         raise UserError(f"--execution {spec.execution}: jax knows {', '.join(EXECUTIONS)}")
     if spec.subnormals == "keep" and spec.device == "cpu":
         raise Unsupported("XLA always flushes subnormal numbers on the CPU; use --subnormals flush")
-    if jax.default_backend() != spec.device:
+    if jax.default_backend() != {"cuda": "gpu"}.get(spec.device, spec.device):
         raise Unsupported(f"jax has no device {spec.device} here; it runs on {jax.default_backend()}")
     return JaxProgram(spec, task)
 

@@ -17,8 +17,7 @@ class OnnxRuntimeBackend(Backend):
     package: ClassVar[str] = "onnxruntime"
     also: ClassVar[tuple[str, ...]] = ("onnx",)
     executions: ClassVar[tuple[str, ...]] = ("auto", "sequential")
-    # Off although `probe` works: one runtime probes for a session, and torch's streams reach higher than these.
-    probes: ClassVar[bool] = False
+    probes: ClassVar[bool] = True
 
     def load(self) -> Mapping[str, str]:
         """Import the runtime; answers versions and providers."""

@@ -22,6 +22,7 @@ class TorchBackend(Backend):
     package: ClassVar[str] = "torch"
     executions: ClassVar[tuple[str, ...]] = ("auto", "eager", "compile", "recompute")
     probes: ClassVar[bool] = True
+    probes_for_others: ClassVar[bool] = True
 
     def environment(self, spec: Spec) -> Mapping[str, str]:
         """One thread budget for OpenMP and MKL, no compile helpers left alive, and strict fp32 in oneDNN."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -67,3 +67,21 @@ def _restart_pool() -> None:
         pause = getattr(ctypes.CDLL(path), "omp_pause_resource_all", None)
         if pause is not None:
             pause(ctypes.c_int(1))
+
+
+_ACCELERATORS = ("cuda", "xpu", "mps")
+
+
+def has(device: str) -> bool:
+    """Whether this build can reach a device, and the device is there."""
+    if device == "mps":
+        return torch.backends.mps.is_available()
+    return device == "cpu" or (device in _ACCELERATORS and bool(getattr(torch, device).is_available()))
+
+
+def waiter(device: str) -> Callable[[], object] | None:
+    """What returns when all that was handed to an accelerator is done; calls on the CPU return by then anyway."""
+    if device == "cpu":
+        return None
+    found: Callable[[], object] = getattr(torch, device).synchronize
+    return found

@@ -28,8 +28,8 @@ Step = Callable[..., Any]
 def prepare(spec: Spec, task: Task) -> TorchProgram:
     """Build the program; compiling and the first call happen here, not in the first measured block."""
     execution.check(spec.execution)
-    if spec.device != "cpu" and not torch.cuda.is_available():
-        raise Unsupported(f"this build of torch has no device {spec.device}; it runs on cpu")
+    if not process.has(spec.device):
+        raise Unsupported(f"torch has no device {spec.device} here; it runs on cpu")
     return TorchProgram(spec, task, process.set_subnormals(spec.subnormals))
 
 
@@ -39,7 +39,7 @@ class TorchProgram(Program):
     def __init__(self, spec: Spec, task: Task, subnormals: str) -> None:
         self.learning_rate = spec.learning_rate
         self._spec, self._network = spec, Network(spec, task.graph)
-        self._cuda = spec.device != "cpu"
+        self._wait = process.waiter(spec.device)
         self._context, self._entered = self._chosen_context(), False
         self._last: Any = None
         self._evictor = torch.zeros(cpu.evicted_bytes() // 4) if spec.cache == "cold" else None
@@ -75,8 +75,8 @@ class TorchProgram(Program):
         if self._evictor is not None:
             return self._run_cold(batches, self._evictor)
         stamps = self._run_warm(batches)
-        if self._cuda:
-            torch.cuda.synchronize()
+        if self._wait is not None:
+            self._wait()
             return Timeline([stamps[0]], [self.clock()])
         return Timeline(stamps[:-1], stamps[1:])
 

@@ -1,0 +1,139 @@
+"""`python -m layermark.cli.support [FILE]` writes `docs/support.md` from preparations that were really made.
+
+Whether a runtime can do something is known for sure only by preparing it: a type that it would quietly compute in
+another shows in the compiled program. So every cell of the page is a small program, prepared in a worker.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from layermark.axes import complete
+from layermark.errors import Unsupported, UserError, WorkerFailed
+from layermark.launch.process import Crew, Worker, worker_environment
+from layermark.spec import PRECISIONS, Spec
+
+ROWS: Mapping[str, Mapping[str, Any]] = {
+    "dense": {"size": 24},
+    "conv": {"input_height": 9, "input_width": 11, "filter_number": 4},
+    "grouped_conv": {"input_size": (8, 8), "filter_in": 8, "filter_out": 8, "block_repeats": 2, "group_dim": 2},
+    "rnn": {"hidden_size": 12},
+    "gru": {"hidden_size": 12},
+    "lstm": {"hidden_size": 12},
+    "lstm_multi": {"hidden_size": 12, "timesteps": 6},
+    "hmc": {"hmc_steps": 50},
+    "resnet8-cifar": {},
+}
+"""What is prepared, small: a workload joins with one line here. One model stands for those made of its operations."""
+EXECUTIONS: Mapping[str, str] = {
+    "torch": "eager",
+    "tensorflow": "function",
+    "jax": "jit",
+    "onnxruntime": "sequential",
+    "openvino": "latency",
+}
+"""The runtimes, each with the execution that is ready soonest."""
+MODES = ("infer", "train")
+OK = "ok"
+_TIMEOUT_S = 120.0
+_HEADER = """# What runs where
+
+<!-- Written by `python -m layermark.cli.support`; a test prepares a sample of it again. -->
+
+Every cell was prepared as a small program on a CPU with AVX-512 and without native half precision: `ok`, or the number
+of the reason below that `layermark run` gives when it skips. Some reasons depend on the CPU. A precision is the type
+that is computed in, then the type that weights are stored in.
+"""
+
+
+class Cell(NamedTuple):
+    """One place of the table."""
+
+    workload: str
+    mode: str
+    precision: str
+    backend: str
+
+    @property
+    def spec(self) -> Spec:
+        """The small program that stands for it."""
+        facts = {"mode": self.mode, "precision": self.precision, "threads": 1, "ring": 1}
+        execution = EXECUTIONS[self.backend]
+        return complete(
+            Spec(
+                workload=self.workload,
+                backend=self.backend,
+                execution=execution,
+                batch_size=2 if self.workload != "hmc" else 1,
+                params=dict(ROWS[self.workload]),
+                **facts,
+            )
+        )
+
+
+def main(argv: Sequence[str]) -> None:
+    """Prepare every cell and write the page."""
+    Path(argv[0] if argv else "docs/support.md").write_text(page(answers(cells())), encoding="utf-8")
+
+
+def cells() -> Iterator[Cell]:
+    """Every place of the table, runtime by runtime so that a worker serves all of its cells."""
+    for backend, workload, mode, precision in product(EXECUTIONS, ROWS, MODES, PRECISIONS):
+        yield Cell(workload, mode, precision, backend)
+
+
+def answers(wanted: Iterable[Cell]) -> dict[Cell, str]:
+    """`ok` or the reason for every cell, from a worker per runtime."""
+    found: dict[Cell, str] = {}
+    with Crew() as crew:
+        workers: dict[str, Worker] = {}
+        for cell in wanted:
+            found[cell] = _answer(crew, workers, cell)
+    return found
+
+
+def _answer(crew: Crew, workers: dict[str, Worker], cell: Cell) -> str:
+    try:
+        spec = cell.spec
+        if cell.backend not in workers:
+            workers[cell.backend] = crew.hire(worker_environment(spec))
+        workers[cell.backend].call("prepare", _TIMEOUT_S, spec=spec.to_json())
+    except (Unsupported, UserError) as reason:
+        return str(reason)
+    except WorkerFailed as failure:
+        del workers[cell.backend]
+        return f"fails: {failure.reason}"
+    return OK
+
+
+def page(found: Mapping[Cell, str]) -> str:
+    """The table and its reasons as Markdown."""
+    rows = {row: [found[Cell(*row, backend)] for backend in EXECUTIONS] for row in product(ROWS, MODES, PRECISIONS)}
+    reasons = list(dict.fromkeys(text for shown in rows.values() for text in shown if text != OK))
+    names = ["workload", "mode", "precision", *EXECUTIONS]
+    lines = [_HEADER, f"| {' | '.join(names)} |", "| --- " * len(names) + "|"]
+    for (workload, mode, precision), shown in rows.items():
+        marks = [text if text == OK else str(reasons.index(text) + 1) for text in shown]
+        lines.append(f"| {workload} | {mode} | {precision} | {' | '.join(marks)} |")
+    return "\n".join([*lines, "", "## Reasons", "", *(f"{n}. {text}" for n, text in enumerate(reasons, 1)), ""])
+
+
+def parse(text: str) -> dict[Cell, str]:
+    """What a written page says of every cell."""
+    table, _, listed = text.partition("## Reasons")
+    reasons = [line.partition(". ")[2] for line in listed.splitlines() if line[:1].isdigit()]
+    found: dict[Cell, str] = {}
+    for line in table.splitlines():
+        words = [word.strip() for word in line.split("|")[1:-1]]
+        if words and words[0] in ROWS:
+            for backend, mark in zip(EXECUTIONS, words[3:], strict=True):
+                found[Cell(words[0], words[1], words[2], backend)] = mark if mark == OK else reasons[int(mark) - 1]
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
