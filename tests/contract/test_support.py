@@ -34,6 +34,10 @@ def test_every_cell_is_on_the_page():
     assert set(support.cells()) == set(written()), WRITE
 
 
+def test_nothing_fails():
+    assert [] == [cell for cell, text in written().items() if text.startswith("fails")]
+
+
 def test_the_page_is_what_the_command_writes():
     assert PAGE.read_text(encoding="utf-8") == support.page(written()), WRITE
 

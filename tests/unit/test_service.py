@@ -1,0 +1,18 @@
+"""What a worker does with programs that come and go."""
+
+import pytest
+
+from layermark.errors import Unsupported
+from layermark.spec import Spec
+from layermark.worker.service import Service
+
+
+def test_a_program_is_closed_once_even_if_the_next_are_refused():
+    service, closed = Service(), []
+    spec = Spec(workload="dense", backend="null", params={"size": 8}, threads=1)
+    service.prepare(spec.to_json())
+    service._programs[0].close = lambda: closed.append(1)
+    for _ in range(2):
+        with pytest.raises(Unsupported):
+            service.prepare(spec.replace(mode="train").to_json())
+    assert [1] == closed
