@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,8 @@ LOCKS = "LAYERMARK_TEST_LOCKS"
 def pytest_configure(config):
     """Markers, and one folder for the locks that all the processes of a test run share."""
     config.addinivalue_line("markers", "alone: measures, so that no other test may run beside it")
+    # A test process of xdist ignores Ctrl-C, and so would every command that its tests start and interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if LOCKS not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="layermark-tests-")
         os.environ[LOCKS] = folder.name

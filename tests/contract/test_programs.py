@@ -20,6 +20,7 @@ from contract.programs import (
     TRAINING,
     WAYS,
     Way,
+    blank,
     close,
     each_of,
     fresh,
@@ -192,8 +193,7 @@ def test_later_changes_of_loaded_arrays_do_not_reach_the_program(dense: Made) ->
 @each_of(RUNTIMES)
 def test_synthetic_data_is_resident_and_close_lets_go(way: Way) -> None:
     program, task = way.prepared(ring=2)
-    for each in program.host[0]:
-        each[:] = 0
+    blank(program.host[0])
     program.run(1)
     if way.backend not in ("torch", "tensorflow"):  # there the ring that is read is the host's own memory
         close(program.outputs(), oracle(task, 0))
@@ -207,7 +207,7 @@ def test_generated_data_is_copied_for_every_batch(way: Way) -> None:
     program, task = way.prepared("conv", data="generated", ring=2)
     program.run(1)
     close(program.outputs(), oracle(task, 0))
-    program.host[1][0][:] = 0
+    blank(program.host[1])
     program.run(1)
     zeros = {name: np.zeros(values.shape) for name, values in task.batch(1).items()}
     close(program.outputs(), reference.evaluate(task.graph, reference.doubles(task.weights()), zeros))
@@ -303,7 +303,7 @@ def test_subnormals_are_kept_or_flushed(way: Way, choice: str) -> None:
 @each_of(RUNTIMES)
 @pytest.mark.parametrize(
     ("workload", "changes", "reason"),
-    [("lstm", {"device": "ipu"}, "ipu"), ("rnn", {"formulation": "tuned"}, "no tuned formulation of rnn on")],
+    [("lstm", {"device": "ipu"}, "ipu"), ("gru", {"formulation": "tuned"}, "no tuned formulation of gru on")],
     ids=["device", "tuned"],
 )
 def test_what_it_cannot_do_is_named(way: Way, workload: str, changes: dict[str, Any], reason: str) -> None:

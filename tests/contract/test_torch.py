@@ -85,7 +85,7 @@ def test_auto_skips_the_trial_for_fused_cells() -> None:
     assert "fused" in settings["execution_trial"]
 
 
-@pytest.mark.parametrize("workload", ["dense", "conv", "grouped_conv", "lstm", "lstm_multi"])
+@pytest.mark.parametrize("workload", ["dense", "conv", "grouped_conv", "rnn", "lstm", "lstm_multi"])
 def test_tuned_formulation_computes_the_same(workload: str) -> None:
     program, task = prepared(workload, formulation="tuned")
     program.run(1)

@@ -48,7 +48,7 @@ WRONG = [
     ("run grouped_conv --group-dim 3", "grouped_conv: groups that do not divide channels"),
     ("run dense --budget soon", "--budget soon: expected a length of time"),
     ("run dense --time-box 0", "--time-box 0: expected a length of time above zero"),
-    ("run dense --device gpu", "unknown device 'gpu'; did you mean cpu"),
+    ("run dense --device gpu", "unknown device 'gpu'; did you mean xpu, cpu"),
     ("run --suite quik", "unknown suite 'quik'; did you mean quick"),
     ("run --suite quick dens", "unknown workload of suite quick 'dens'; did you mean dense"),
     ("run dense --resume x", "--resume goes on with what the session was asked for"),

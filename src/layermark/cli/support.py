@@ -61,16 +61,17 @@ class Cell(NamedTuple):
     @property
     def spec(self) -> Spec:
         """The small program that stands for it."""
-        facts = {"mode": self.mode, "precision": self.precision, "threads": 1, "ring": 1}
-        execution = EXECUTIONS[self.backend]
         return complete(
             Spec(
                 workload=self.workload,
                 backend=self.backend,
-                execution=execution,
-                batch_size=2 if self.workload != "hmc" else 1,
+                execution=EXECUTIONS[self.backend],
+                mode=self.mode,
+                precision=self.precision,
+                batch_size=1 if self.workload == "hmc" else 2,
+                threads=1,
+                ring=1,
                 params=dict(ROWS[self.workload]),
-                **facts,
             )
         )
 

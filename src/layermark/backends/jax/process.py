@@ -36,9 +36,10 @@ def _require_device() -> None:
     """Start the platform that was asked for; JAX raises where it is missing instead of falling back."""
     try:
         get_backend()
-    except RuntimeError as error:
+    except (AssertionError, RuntimeError) as error:  # the first where this build does not know the platform at all
         wanted = os.environ.get("JAX_PLATFORMS", "any device")
-        raise Unsupported(f"jax has no device {wanted} here: {str(error).splitlines()[0]}") from error
+        reason = next(iter(str(error).splitlines()), "this build does not know it")
+        raise Unsupported(f"jax has no device {wanted} here: {reason}") from error
 
 
 def _pool(threads: int) -> str:
