@@ -63,7 +63,7 @@ def test_every_command_is_documented(name: str) -> None:
 
 
 def test_every_command_file_is_a_command() -> None:
-    helpers = {"__init__", "docs", "parsing", "progress", "request"}
+    helpers = {"__init__", "docs", "parsing", "progress", "request", "support"}
     folder = ROOT / "src/layermark/cli"
     packages = {path.parent.name for path in folder.glob("*/__init__.py")}
     assert ({path.stem for path in folder.glob("*.py")} | packages) - helpers == set(cli.COMMANDS)
