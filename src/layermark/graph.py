@@ -138,6 +138,15 @@ class Graph:
         made = sum(math.prod(self.shapes[name]) for name in self.outputs) * compute_bytes
         return fed + held * (2 if mode == "train" else 1) + made
 
+    @cached_property
+    def depth(self) -> int:
+        """Convolutions and dense layers on the longest way through."""
+        depths: dict[str, int] = {}
+        for node in self.nodes:
+            before = max((depths[name] for name in node.inputs), default=0)
+            depths[node.name] = before + isinstance(node.op, Conv2d | Dense)
+        return max(depths.values(), default=0)
+
     def finished(self) -> Iterator[set[str]]:
         """For each node, the values that nobody reads after it."""
         last = {name: node.name for node in self.nodes for name in node.inputs}

@@ -11,6 +11,7 @@ from layermark.graph import Graph
 from layermark.ops import Activation, Conv2d, CrossEntropy, Dropout, Norm, Pool, StochasticDepth
 from layermark.registry import modules
 from layermark.spec import Spec
+from layermark.worker.verify import tolerances
 from layermark.workloads.base import task, workload
 from layermark.workloads.models.base import Model
 
@@ -223,3 +224,18 @@ def test_sizes_and_classes_can_be_changed():
     assert (1, 7) == graph.shapes["fc"]
     with pytest.raises(UserError, match="a window"):
         make("squeezenet", image_size=(8, 8))
+
+
+def test_depth_and_what_is_live_at_once():
+    assert [18, 50, 101, 53] == [make(name).depth for name in ("resnet18", "resnet50", "resnext101", "mobilenet")]
+    graph = make("resnet18")
+    # The worst moment is the stem: its convolution's output and that of the norm after it.
+    assert 2 * 64 * 112 * 112 == graph.most_live
+    assert 8 * graph.most_live == make("resnet18", batch=8).most_live
+
+
+def test_deep_networks_are_allowed_more():
+    assert (1e-4, 1e-3) == tolerances("32.32", make("resnet18"))
+    assert pytest.approx((2e-4, 2e-3)) == tolerances("32.32", make("resnet50"))
+    assert pytest.approx((101 / 25e4, 101 / 25e3)) == tolerances("32.32", make("resnext101"))
+    assert (0.5, 0.5) == tolerances("bf16.bf16", make("resnet152"))

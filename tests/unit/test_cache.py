@@ -1,0 +1,33 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from layermark import cache
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "answer.npz"
+    with pytest.raises(IsADirectoryError), cache.whole(path) as part:
+        part.parent.write_text("half")
+    assert [] == list(path.parent.iterdir())
+    with cache.whole(path) as part:
+        part.write_text("all")
+        assert not path.exists()
+    assert [path] == list(path.parent.iterdir())
+
+
+def test_room_is_made_by_what_was_not_used_for_longest(tmp_path: Path) -> None:
+    for age, name in enumerate(["new.npz", "middle.npz", "old.npz"]):
+        (tmp_path / name).write_bytes(b"x" * 100)
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+    cache.make_room(tmp_path, 250)
+    assert {"new.npz", "middle.npz"} == {file.name for file in tmp_path.iterdir()}
+    cache.make_room(tmp_path / "missing", 1)
+
+
+def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert tmp_path / "layermark" / "oracle" == cache.folder("oracle")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert ".cache" in cache.folder("oracle").parts
