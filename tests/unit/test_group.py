@@ -2,6 +2,7 @@
 
 import pytest
 
+from layermark.axes import complete
 from layermark.outcome import Block
 from layermark.session.group import admitted, needed_bytes, over_budget, thread_faults
 from layermark.spec import Spec
@@ -45,3 +46,10 @@ def test_what_does_not_fit_into_memory_is_not_started(monkeypatch):
     outcomes = {}
     assert [SPEC] == admitted([SPEC, other], outcomes)
     assert "MiB are free" in outcomes[other.key].reason
+
+
+def test_memory_is_estimated_by_what_a_runtime_makes_of_the_weights() -> None:
+    spec = complete(Spec(workload="resnet50", backend="torch"))
+    weights = 4 * 25_610_152
+    assert needed_bytes(spec.replace(backend="tensorflow")) - needed_bytes(spec) == 32 * weights
+    assert 4 * weights < needed_bytes(spec) < 1.5 * 2**30

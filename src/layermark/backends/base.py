@@ -101,6 +101,8 @@ class Backend(ABC):
     """Whether a request that names no backend includes this one."""
     executions: ClassVar[tuple[str, ...]] = ("auto",)
     """The words that `--execution` takes here."""
+    weight_copies: ClassVar[int] = 4
+    """How many times the weights are in memory at the worst moment of building a program."""
     probes: ClassVar[bool] = False
     """Whether `probe` can measure the machine's ceilings."""
     probes_for_others: ClassVar[bool] = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from layermark import stats
+from layermark.backends.base import backend
 from layermark.devices import cpu
 from layermark.errors import Unsupported, UserError, WorkerFailed
 from layermark.launch.ceilings import Ceilings
@@ -229,7 +230,8 @@ def admitted(specs: Sequence[Spec], outcomes: dict[str, Outcome]) -> list[Spec]:
 
 def needed_bytes(spec: Spec) -> int:
     """A rough upper estimate of a worker's memory."""
-    return _WORKER_BYTES + task(spec).memory_bytes(spec.mode, spec.ring)
+    copies = backend(spec.backend).weight_copies
+    return _WORKER_BYTES + task(spec).memory_bytes(spec.mode, spec.ring, copies)
 
 
 def thread_faults(spec: Spec, blocks: Sequence[Block]) -> list[str]:

@@ -58,14 +58,14 @@ class Task:
         """Bytes that one batch must move at least."""
         return self.graph.compulsory_bytes(mode, compute_bytes, weight_bytes)
 
-    def memory_bytes(self, mode: str, ring: int) -> int:
+    def memory_bytes(self, mode: str, ring: int, weight_copies: int = 4) -> int:
         """A rough upper estimate of what a program holds: its ring, its weights and its activations."""
         # A backward pass needs every activation; without one a few times what is live at once, for workspaces.
         kept = sum(math.prod(shape) for shape in self.graph.shapes.values())
         activations = 4 * 3 * (kept if mode == "train" else self.graph.most_live)
         fed = 4 * sum(math.prod(op.dims) for op in self.graph.inputs.values())
         held = 4 * sum(each.count for each in self.graph.parameters.values())
-        return ring * fed + 4 * held + activations
+        return ring * fed + weight_copies * held + activations
 
     def weights(self) -> dict[str, np.ndarray[Any, Any]]:
         """The initial parameters; the same on every backend, and made once."""

@@ -67,7 +67,7 @@ class HmcTask(ProgramTask):
         """The states, written once."""
         return compute_bytes * self.items
 
-    def memory_bytes(self, mode: str, ring: int) -> int:
+    def memory_bytes(self, mode: str, ring: int, weight_copies: int = 4) -> int:
         """States, random numbers, and their copies on the way out."""
         return 8 * 4 * self.items
 
