@@ -11,7 +11,7 @@ from layermark.graph import Graph
 from layermark.ops import Activation, Conv2d, CrossEntropy, Dropout, Norm, Pool, StochasticDepth
 from layermark.registry import modules
 from layermark.spec import Spec
-from layermark.worker.verify import tolerances
+from layermark.worker.verify import siblings, tolerances
 from layermark.workloads.base import task, workload
 from layermark.workloads.models.base import Model
 
@@ -239,3 +239,9 @@ def test_deep_networks_are_allowed_more():
     assert pytest.approx((2e-4, 2e-3)) == tolerances("32.32", make("resnet50"))
     assert pytest.approx((101 / 25e4, 101 / 25e3)) == tolerances("32.32", make("resnext101"))
     assert (0.5, 0.5) == tolerances("bf16.bf16", make("resnet152"))
+
+
+def test_a_norms_scale_and_shift_are_judged_together():
+    graph = make("resnet18")
+    assert ["bn1/scale", "bn1/shift"] == siblings(graph, "bn1/shift")
+    assert ["fc/bias"] == siblings(graph, "fc/bias")

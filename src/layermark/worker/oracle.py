@@ -19,6 +19,7 @@ from layermark.workloads.base import Task, task
 ELEMENTS_KEPT = 1 << 20
 """Of a larger output this many elements are compared, at places drawn from the seed."""
 _ALL_ROWS_FLOPS = 4e9
+_NOTHING = 1e-9
 
 
 def rows_kept(spec: Spec, graph: Graph) -> list[int] | None:
@@ -75,7 +76,10 @@ def proving_rate(weights: Arrays, gradients: Arrays) -> float:
 
     A gradient read back as (before - after) / rate is then as exact as the type of the weights allows.
     """
-    ratios = [_rms(weights[name]) / _rms(each) for name, each in gradients.items() if _rms(each) > 0]
+    sizes = {name: _rms(each) for name, each in gradients.items()}
+    # A gradient that is nothing but rounding (there are such, in front of norms) would ask for any rate at all.
+    least = _NOTHING * max(sizes.values(), default=0.0)
+    ratios = [_rms(weights[name]) / each for name, each in sizes.items() if each > least]
     return 2.0 ** math.ceil(math.log2(max([r for r in ratios if r > 0], default=1.0)))
 
 

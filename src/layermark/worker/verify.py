@@ -40,6 +40,11 @@ _LARGEST = 0.5
 # against at least this. Random values, on which such a program is proven too, have no such floor.
 _FLOOR = 1e-3
 
+# The shift of a norm that only convolutions with norms of their own read has no gradient at all: they take every
+# constant out again. What a program finds there is what rounding leaves, and is judged beside the gradient of the
+# scale.
+_OF_SIBLINGS = 0.1
+
 Comparison = tuple[str, float, float]
 """What was compared, its error, and the error allowed."""
 
@@ -82,13 +87,25 @@ def _check_training(program: Program, spec: Spec, task: Task, expected: Arrays) 
     yield "loss", error(np.asarray(program.outputs()["loss"]), expected["0:loss"]), output
     after = program.weights()
     names = [name for name, each in task.graph.parameters.items() if each.trainable]
-    floor = 1e-6 * max(_spread(expected[f"gradient:{name}"]) for name in names)
+    spreads = {name: _spread(expected[f"gradient:{name}"]) for name in names}
+    floor = 1e-6 * max(spreads.values())
     floor = floor if spec.values == "random" else max(floor, _FLOOR)
     for name in names:
         moved = (before[name] - after[name]) / rate
         wanted = expected[f"gradient:{name}"]
         allowed = gradient + ROUNDOFF * terms(task, name)
-        yield f"gradient of {name}", error(moved, wanted, floor), allowed
+        least = max(floor, _OF_SIBLINGS * max(spreads[each] for each in siblings(task.graph, name)))
+        yield f"gradient of {name}", error(moved, wanted, least), allowed
+
+
+def siblings(graph: Graph, name: str) -> list[str]:
+    """The trainable parameters of the same node and shape, itself included."""
+    node, shape = name.rpartition("/")[0], graph.parameters[name].shape
+    return [
+        each
+        for each, facts in graph.parameters.items()
+        if each.rpartition("/")[0] == node and facts.shape == shape and facts.trainable
+    ]
 
 
 def tolerances(precision: str, graph: Graph) -> tuple[float, float]:
