@@ -19,7 +19,7 @@ from layermark.errors import UserError, unknown
 from layermark.options import Option, options_of
 from layermark.spec import Protocol, Spec
 from layermark.workloads import checkpoint
-from layermark.workloads.base import Workload, default_params, task, workload
+from layermark.workloads.base import Task, Workload, default_params, task, workload
 
 ALL = "all"
 SUITES = Path(__file__).with_name("suites")
@@ -194,10 +194,19 @@ def _build(specs: Iterable[Spec]) -> None:
             made = task(spec)
             if spec.splits:
                 made.graph.cut(spec.splits)
+            if spec.data == "real":
+                _check_pictures(made, spec)
             if spec.weights:
                 checkpoint.check(made.graph, spec.weights)
         except UserError as error:
             raise UserError(f"{spec.workload}: {error}") from None
+
+
+def _check_pictures(made: Task, spec: Spec) -> None:
+    from layermark.data.feed import opened, picture_input
+
+    picture_input(made.graph)
+    opened(spec.loading)
 
 
 def _thread_notes(specs: Iterable[Spec]) -> list[str]:

@@ -97,8 +97,8 @@ class Spec:
     device: str = option("cpu", help="where the program runs")
     data: str = option(
         "synthetic",
-        choices=("synthetic", "generated"),
-        help="resident on the device, or copied from the host per batch",
+        choices=("synthetic", "generated", "real"),
+        help="resident on the device; copied from the host per batch; or pictures, loaded and copied",
     )
     values: str = option(
         "random",

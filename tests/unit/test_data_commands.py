@@ -1,6 +1,10 @@
 """`layermark data`: as typed."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +60,10 @@ def test_the_folder_is_found_through_the_environment(capsys, tmp_path, monkeypat
     monkeypatch.setenv("DATASETS_DIR", str(tmp_path))
     status, out, _ = said(capsys, "bench", "--loader-workers", 0, "--epochs", 1, "--batch-size", 2)
     assert status == 0 and "TfRecords, 2 samples" in out
+
+
+def test_the_seeds_get_images_fills_images_without_a_network(tmp_path):
+    script = Path(__file__).parents[2] / "benchmarks" / "pytorch_cnns" / "get_images.sh"
+    done = subprocess.run([script], cwd=tmp_path, env={**os.environ, "PYTHON": sys.executable}, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "images").glob("*.jpg"))) == 13

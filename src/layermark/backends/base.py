@@ -6,14 +6,14 @@ import importlib.metadata
 import importlib.util
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from layermark import registry
 from layermark.errors import Unsupported, UserError
 from layermark.spec import Spec
-from layermark.workloads.base import Task
+from layermark.workloads.base import Stream, Task
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,6 +147,28 @@ class Backend(ABC):
     def reference_arrays(self) -> Any:
         """An array module with automatic differentiation in float64 for the oracle, if the runtime has one."""
         return None
+
+
+class Live:
+    """Inputs that are another batch every time they are read, each valid until the next."""
+
+    def __init__(self, stream: Stream, feed: Callable[[Arrays], Iterable[Any]]) -> None:
+        self._stream, self._feed = stream, feed
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._feed(self._stream.take()))
+
+    def rewind(self) -> None:
+        """Begin again with the first batch."""
+        self._stream.rewind()
+
+
+def live(task: Task, layout: str, feed: Callable[[Arrays], Iterable[Any]]) -> Live | None:
+    """The stream of a task that has one, in the order, types and layout that a program takes."""
+    if task.stream is None:
+        return None
+    task.stream.start(layout)
+    return Live(task.stream, feed)
 
 
 class Probe(ABC):

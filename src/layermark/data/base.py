@@ -105,6 +105,8 @@ class Source(ABC):
     """When a folder's kind is guessed, sources of a higher rank are asked first."""
     whole: ClassVar[bool] = False
     """Whether pictures are fed as they are, without resizing and cropping (small ones, as CIFAR's)."""
+    labelled: ClassVar[bool] = True
+    """Whether samples have classes; where they have none, their numbers stand in."""
     classes: int = 1000
 
     @classmethod

@@ -95,8 +95,9 @@ def _thread_times(folder: str) -> Iterator[tuple[str, int]]:
 
 
 def process_time_ns(pid: int) -> int:
-    """CPU time of a process and all its threads; 0 once it is gone."""
-    return sum(thread_times_ns(pid).values())
+    """CPU time of a process with all its threads, and of those that it started and that live; 0 once it is gone."""
+    children = map(int, _read(f"/proc/{pid}/task/{pid}/children").split())
+    return sum(thread_times_ns(pid).values()) + sum(map(process_time_ns, children))
 
 
 def wait_until_quiet(

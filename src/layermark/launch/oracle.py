@@ -19,7 +19,18 @@ from layermark.workloads.programs.base import ProgramTask
 
 _CACHE_BYTES = 2 << 30
 # What an answer does not depend on, besides the fields that a comparison group leaves open.
-_IRRELEVANT = (*COMPARED, "device", "data", "batches_per_step", "threads", "cache", "subnormals", "allocator", "plan")
+_IRRELEVANT = (
+    *COMPARED,
+    "device",
+    "data",
+    "batches_per_step",
+    "threads",
+    "cache",
+    "subnormals",
+    "allocator",
+    "plan",
+    "loading",
+)
 
 
 class Oracle:
@@ -56,5 +67,16 @@ def _answer_key(spec: Spec) -> str:
     doc: dict[str, Any] = {name: value for name, value in spec.to_json().items() if name not in _IRRELEVANT}
     doc["params"] = {name: value for name, value in doc["params"].items() if name != "cell"}
     doc["weights"] = checkpoint.digest(spec.weights) if spec.weights else ""
+    if spec.data == "real":
+        doc["pictures"] = _pictures(spec)
     doc |= {"schema": SCHEMA_VERSION, "code": cache.code_version()}
     return hashlib.sha256(json.dumps(doc, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _pictures(spec: Spec) -> dict[str, Any]:
+    """Which pictures are seen, and how: an answer about others is none."""
+    from layermark.data.feed import fingerprint, opened
+
+    how = ("split", "normalise", "augment", "shuffle", "skip_bad")
+    loading = spec.to_json()["loading"]
+    return {name: loading[name] for name in how} | {"files": fingerprint(opened(spec.loading)[0])}

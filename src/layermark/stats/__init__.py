@@ -15,14 +15,17 @@ from layermark.stats.compare import (
 )
 from layermark.stats.derive import DERIVED_VERSION, KEYS, document, finite, samples
 from layermark.stats.doubts import Outliers, causes, doubts, outliers
+from layermark.stats.ladder import RUNGS, Ladder, ladder
 from layermark.stats.rates import Interval, latency_ms, rates, settled, sustained, throughput
 
 __all__ = [
     "DERIVED_VERSION",
     "KEYS",
     "MIN_STARTS",
+    "RUNGS",
     "START_SPREAD",
     "Interval",
+    "Ladder",
     "Outliers",
     "Verdict",
     "causes",
@@ -35,6 +38,7 @@ __all__ = [
     "fastest",
     "finite",
     "impossible",
+    "ladder",
     "latency_ms",
     "margin",
     "noise_floor",

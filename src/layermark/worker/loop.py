@@ -39,7 +39,14 @@ class WarmUp:
 class Loop:
     """Drives one program: every call runs `batches_per_step` batches of the ring."""
 
-    def __init__(self, program: Program, batches_per_step: int, sample_ns: int = SAMPLE_NS) -> None:
+    def __init__(
+        self,
+        program: Program,
+        batches_per_step: int,
+        sample_ns: int = SAMPLE_NS,
+        counters: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        self._counters = counters
         self._program = program
         self._sample_ns = sample_ns
         self._batches = batches_per_step
@@ -83,7 +90,7 @@ class Loop:
         wanted_ns = int(seconds * 1e9)
         with self._program.running():
             self._open(wanted_ns // 2)
-            with watched() as context:
+            with watched(self._counters) as context:
                 samples, latencies = self._timed(wanted_ns, min_steps)
         return Block(
             calls=self._calls,
@@ -129,12 +136,14 @@ def agree(one: float, other: float, share: float) -> bool:
 
 
 @contextmanager
-def watched() -> Iterator[Mapping[str, float]]:
-    """What else happens to this process and its machine while something runs."""
+def watched(counters: Callable[[], Mapping[str, float]] = dict) -> Iterator[Mapping[str, float]]:
+    """What else happens to this process and its machine while something runs, and by how much counters grow."""
+    counted = counters()
     context: dict[str, float] = {}
     threads, usage, steal, began = cpu.thread_times_ns(), _usage(), cpu.steal_s(), time.perf_counter()
     yield context
     wall = time.perf_counter() - began
+    context |= {name: value - counted[name] for name, value in counters().items()}
     context |= {name: value - usage[name] for name, value in _usage().items()}
     context |= {"steal_s": cpu.steal_s() - steal, "wall_s": wall, "cpus": len(os.sched_getaffinity(0))}
     context["busy_threads"] = busy_threads(threads, cpu.thread_times_ns(), context["cpu_s"] * 1e9, wall * 1e9)

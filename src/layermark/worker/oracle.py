@@ -14,6 +14,7 @@ from layermark.errors import Unsupported
 from layermark.graph import Graph
 from layermark.laws import stream
 from layermark.spec import Spec
+from layermark.worker.feeding import fed_task
 from layermark.workloads.base import Task, task
 
 ELEMENTS_KEPT = 1 << 20
@@ -43,7 +44,7 @@ def places(seed: int, name: str, count: int) -> np.ndarray[Any, Any] | slice:
 
 def compute(spec: Spec, path: Path) -> None:
     """Write the oracle's answer for a spec; the file appears whole or not at all."""
-    whole = task(spec)
+    whole = fed_task(spec)
     answer = _training(spec, whole) if spec.mode == "train" else _forward(spec, whole)
     with cache.whole(path) as part, part.open("wb") as file:
         np.savez(file, **answer)  # type: ignore[arg-type]

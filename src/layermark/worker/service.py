@@ -14,11 +14,12 @@ from layermark.errors import Unsupported, UserError
 from layermark.spec import Spec
 from layermark.worker import environment
 from layermark.worker.calls import CallProgram
+from layermark.worker.feeding import fed_task
 from layermark.worker.loop import SAMPLE_NS, Loop, unfinished_share
 from layermark.worker.profile import write_profile
 from layermark.worker.steps import seconds_per_batch, timed_call
 from layermark.workloads import checkpoint
-from layermark.workloads.base import Task, task
+from layermark.workloads.base import Task
 from layermark.workloads.programs.base import ProgramTask
 
 UNFINISHED = 0.25
@@ -65,7 +66,7 @@ class Service:
         began = time.perf_counter()
         versions = _loaded(found)
         imported = time.perf_counter()
-        self._task = task(self._spec)
+        self._task = fed_task(self._spec)
         program = self._build()
         built, drawing = time.perf_counter() - imported, self._task.drawing.seconds
         return {
@@ -102,7 +103,8 @@ class Service:
             return {"fault": fault}
         program = self._ready(copy)
         program.load(self._task.weights())
-        self._loops[copy] = Loop(program, self._spec.batches_per_step, sample_ns)
+        counters = self._task.stream.counters if self._task.stream else dict
+        self._loops[copy] = Loop(program, self._spec.batches_per_step, sample_ns, counters)
         return dataclasses.asdict(self._loops[copy].warm_up())
 
     def _early_return(self, batches: int) -> str:
@@ -172,9 +174,11 @@ class Service:
         }
 
     def close(self) -> dict[str, Any]:
-        """Let go of the program and its copies."""
+        """Let go of the program and its copies, and of what feeds them."""
         for program in self._programs:
             program.close()
+        if self._programs and self._task.stream is not None:
+            self._task.stream.close()
         self._programs, self._loops = [], {}
         return {}
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from layermark import registry
 from layermark.graph import Graph
@@ -36,6 +36,34 @@ class Stopwatch:
         self.seconds += time.perf_counter() - self._began
 
 
+class Stream(Protocol):
+    """Batches that come from somewhere else, one after the other, without end."""
+
+    def batch(self, index: int) -> dict[str, np.ndarray[Any, Any]]:
+        """The batch of this number, whole and for keeps."""
+        ...
+
+    def start(self, layout: str) -> None:
+        """Begin to make batches ahead; pictures in this order in memory (NCHW or NHWC), seen as NCHW."""
+        ...
+
+    def take(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The next batch; valid until the next one is taken."""
+        ...
+
+    def rewind(self) -> None:
+        """Go back to the first batch."""
+        ...
+
+    def counters(self) -> Mapping[str, float]:
+        """What loading has taken so far."""
+        ...
+
+    def close(self) -> None:
+        """Let go of processes and memory."""
+        ...
+
+
 @dataclass(frozen=True)
 class Task:
     """A graph with everything a run needs besides it: the values it is fed with, and what counts as an item."""
@@ -47,6 +75,8 @@ class Task:
     values: str = "random"
     source: Source | None = None
     """Where the parameters come from, if not from their laws alone."""
+    stream: Stream | None = field(default=None, compare=False, repr=False)
+    """Where inputs come from, if they are not drawn."""
     drawing: Stopwatch = field(default_factory=Stopwatch, compare=False, repr=False)
     """What drawing weights and inputs has taken: a program makes its ring while it is built, which is no compiling."""
 
@@ -79,6 +109,13 @@ class Task:
 
     def batch(self, index: int) -> dict[str, np.ndarray[Any, Any]]:
         """Inputs and targets number `index` of the ring; the same on every backend."""
+        if self.stream is None:
+            return self.drawn(index)
+        with self.drawing:
+            return self.stream.batch(index)
+
+    def drawn(self, index: int) -> dict[str, np.ndarray[Any, Any]]:
+        """Inputs and targets number `index`, all from their laws."""
         with self.drawing:
             drawn = {
                 name: op.law.draw(stream(self.seed, "input", name, index), op.dims)

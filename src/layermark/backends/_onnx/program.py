@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper
 from layermark import ops
 from layermark.backends._onnx.writer import Array, compute_type, input_type, write
 from layermark.backends._timing import Step
-from layermark.backends.base import Arrays, Program, Timeline
+from layermark.backends.base import Arrays, Program, Timeline, live
 from layermark.devices import cpu
 from layermark.errors import Unsupported, UserError
 from layermark.graph import Graph
@@ -94,11 +94,12 @@ class OnnxProgram(Program):
         self._spec, self._graph, self._written = spec, task.graph, written
         self._settings = described(spec, task.graph)
         self.host = [feed(task.graph, task.batch(index), written) for index in range(spec.ring)]
+        self._live = live(task, "NCHW", lambda batch: feed(task.graph, batch, written))
         self._evictor = np.zeros(cpu.evicted_bytes() // 4, "float32") if spec.cache == "cold" else None
         self._weights = task.weights()
         self._lap: Lap | None = self._build(self._weights)
         self._lap.run(3)
-        self._lap.rewind()
+        self._rewind()
 
     def _model(self, weights: Arrays) -> ModelProto:
         return write(self._graph, weights, self._written, UNROLLED_STEPS)
@@ -134,7 +135,13 @@ class OnnxProgram(Program):
             self._lap = None
             self._weights = {name: np.array(values) for name, values in weights.items()}
             self._lap = self._build(self._weights)
-        self._lap.rewind()
+        self._rewind()
+
+    def _rewind(self) -> None:
+        if self._lap is not None:
+            self._lap.rewind()
+        if self._live is not None:
+            self._live.rewind()
 
     def weights(self) -> Arrays:
         """The parameters, rounded to the type that they are stored in."""

@@ -149,7 +149,7 @@ class Network:
 
     def _input(self, op: ops.Input, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         moved = np.transpose(values, TO_INSIDE) if values.ndim == 4 else values
-        return np.ascontiguousarray(moved.astype(self._input_type(op, values)))
+        return np.ascontiguousarray(moved, self._input_type(op, values))
 
     def _input_type(self, op: ops.Input, values: np.ndarray[Any, Any]) -> np.dtype[Any]:
         if op.item_bytes == 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from layermark.backends.base import Arrays, OperatorTime, Program, Timeline
+from layermark.backends.base import Arrays, OperatorTime, Program, Timeline, live
 from layermark.backends.jax import compiled, process
 from layermark.backends.jax.network import Held, Network
 from layermark.devices import cpu
@@ -49,7 +49,8 @@ class JaxProgram(Program):
         self._spec, self._network = spec, Network(spec, task.graph)
         self._evictor = np.zeros(cpu.evicted_bytes(), "uint8") if spec.cache == "cold" else None
         self.host = [self._network.feed(task.batch(index)) for index in range(spec.ring)]
-        self._resident = [] if spec.data == "generated" else [_put(inputs) for inputs in self.host]
+        self._live = live(task, "NHWC", self._network.feed)
+        self._resident = [] if spec.data != "synthetic" else [_put(inputs) for inputs in self.host]
         self._waits = self._evictor is not None or process.synchronous()
         self._warm = bool(self._resident) and process.synchronous() and spec.cache == "warm" and spec.mode != "train"
         self._following = [*range(1, spec.ring), 0]
@@ -90,6 +91,8 @@ class JaxProgram(Program):
         self._calls = [partial(self._step, self._held, *inputs) for inputs in self._resident] if self._warm else []
         self._position = 0
         self._last: tuple[Array, ...] = ()
+        if self._live is not None:
+            self._live.rewind()
 
     def weights(self) -> Arrays:
         """The parameters as they are now."""
@@ -166,7 +169,7 @@ class JaxProgram(Program):
 
     def _call(self) -> None:
         place = self._position
-        inputs = self._resident[place] if self._resident else _put(self.host[place])
+        inputs = self._resident[place] if self._resident else _put(self._live or self.host[place])
         self._position = place + 1 if place + 1 < self._spec.ring else 0
         if self._network.training:
             self._held, loss = self._step(self._held, self._rate_now(), *inputs)
@@ -253,6 +256,6 @@ class JaxProgram(Program):
         return time.perf_counter() - began
 
 
-def _put(inputs: Inputs) -> tuple[Array, ...]:
+def _put(inputs: Iterable[Any]) -> tuple[Array, ...]:
     # `device_put` may use the host's memory as it is, even if told not to; this copies.
     return tuple(jnp.array(each, copy=True) for each in inputs)

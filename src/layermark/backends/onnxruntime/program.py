@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -59,7 +59,8 @@ class OnnxRuntimeProgram(OnnxProgram):
             ]
         buffers = _filled(session, self.host[0])
         binding = self._bound(session, buffers)
-        return [partial(_copy_and_run, session, binding, buffers, batch) for batch in self.host]
+        fed: Sequence[Iterable[Array]] = [self._live] if self._live else self.host
+        return [partial(_copy_and_run, session, binding, buffers, batch) for batch in fed]
 
     def _bound(self, session: InferenceSession, inputs: Sequence[OrtValue]) -> IOBinding:
         binding = session.io_binding()
@@ -92,7 +93,7 @@ def _filled(session: InferenceSession, batch: Sequence[Array]) -> list[OrtValue]
 
 
 def _copy_and_run(
-    session: InferenceSession, binding: IOBinding, buffers: Sequence[OrtValue], batch: Sequence[Array]
+    session: InferenceSession, binding: IOBinding, buffers: Sequence[OrtValue], batch: Iterable[Array]
 ) -> None:
     for buffer, source in zip(buffers, batch, strict=True):
         buffer.update_inplace(source)

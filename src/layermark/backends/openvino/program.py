@@ -12,7 +12,7 @@ from layermark.backends._onnx.writer import Array
 from layermark.backends._timing import trial
 from layermark.backends.base import Arrays, OperatorTime
 from layermark.backends.openvino import compiled, ways
-from layermark.backends.openvino.ways import Way
+from layermark.backends.openvino.ways import Inputs, Way
 from layermark.errors import Unsupported
 from layermark.spec import Spec
 from layermark.workloads.base import Task
@@ -45,7 +45,7 @@ class OpenVinoProgram(OnnxProgram):
         return self._way.lap
 
     def _made(self, model: openvino.Model, execution: str) -> Way:
-        return _WAYS[execution](model, self._spec, self.host, self._evictor)
+        return _WAYS[execution](model, self._spec, Inputs(self.host, self._live), self._evictor)
 
     def _better(self, model: openvino.Model) -> Way:
         """The better of a short alternating trial."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import openvino
@@ -15,7 +15,7 @@ import openvino
 from layermark.backends._onnx.program import Lap, OneByOne
 from layermark.backends._onnx.writer import Array
 from layermark.backends._timing import Step
-from layermark.backends.base import Timeline
+from layermark.backends.base import Live, Timeline
 from layermark.backends.openvino import compiled as native
 from layermark.devices import cpu
 from layermark.errors import Unsupported
@@ -25,7 +25,16 @@ BUSY_SHARE = 0.1
 """A thread that used more than this share of the time was busy, as the measuring loop sees it."""
 _WATCHED_S = 0.1
 
-Batches = Sequence[Sequence[Array]]
+
+class Inputs(NamedTuple):
+    """The ring, and what is read instead of it where pictures are loaded."""
+
+    ring: Sequence[Sequence[Array]]
+    live: Live | None = None
+
+    def source(self, batch: Sequence[Array]) -> Iterable[Array]:
+        """What is copied for every batch at a place of the ring."""
+        return self.live or batch
 
 
 @dataclass(frozen=True)
@@ -82,15 +91,15 @@ class Flight(Lap):
         return (self._done - 1) % len(self._starts) if self._done else None
 
 
-def latency(model: openvino.Model, spec: Spec, host: Batches, evictor: Array | None) -> Way:
+def latency(model: openvino.Model, spec: Spec, inputs: Inputs, evictor: Array | None) -> Way:
     """One batch at a time, in the calling thread and the rest of the pool."""
     made = native.compile_model(model, spec, "latency", native.threads_of(spec))
-    if spec.data == "generated":
-        request, tensors = _request(made, host[0])
+    if spec.data != "synthetic":
+        request, tensors = _request(made, inputs.ring[0])
         call = partial(request.infer, share_outputs=True)
-        steps: list[Step] = [partial(_copy_and_call, tensors, batch, call) for batch in host]
+        steps: list[Step] = [partial(_copy_and_call, tensors, inputs.source(batch), call) for batch in inputs.ring]
         return Way("latency", made, [request], OneByOne(steps, evictor))
-    requests = [_request(made, batch)[0] for batch in host]
+    requests = [_request(made, batch)[0] for batch in inputs.ring]
     _share_outputs(made, requests)
     steps = [partial(each.infer, share_outputs=True) for each in requests]
     return Way("latency", made, requests, OneByOne(steps, evictor))
@@ -104,28 +113,28 @@ def _share_outputs(made: openvino.CompiledModel, requests: Sequence[openvino.Inf
             request.set_output_tensor(index, tensor)
 
 
-def throughput(model: openvino.Model, spec: Spec, host: Batches, evictor: Array | None) -> Way:
+def throughput(model: openvino.Model, spec: Spec, inputs: Inputs, evictor: Array | None) -> Way:
     """Several batches at a time. Where handing them over keeps a thread busy, the streams have one thread less."""
     budget = native.threads_of(spec)
-    way = _streams(model, spec, host, evictor, budget)
+    way = _streams(model, spec, inputs, evictor, budget)
     if busy_threads(lambda: way.lap.run(8 * len(way.requests))) > budget:
         if budget == 1:
             raise Unsupported("openvino needs a thread besides its streams to hand over such small batches")
-        way = _streams(model, spec, host, evictor, budget - 1)
+        way = _streams(model, spec, inputs, evictor, budget - 1)
     way.lap.rewind()
     return way
 
 
-def _streams(model: openvino.Model, spec: Spec, host: Batches, evictor: Array | None, threads: int) -> Way:
+def _streams(model: openvino.Model, spec: Spec, inputs: Inputs, evictor: Array | None, threads: int) -> Way:
     made = native.compile_model(model, spec, "throughput", threads)
     wanted = int(made.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
     # As many requests as fill the streams, and a multiple of the ring so that each has its own input.
-    batches = list(host) * -(-wanted // len(host))
+    batches = list(inputs.ring) * -(-wanted // len(inputs.ring))
     pairs = [_request(made, batch) for batch in batches]
     starts: list[Step] = [request.start_async for request, _ in pairs]
-    if spec.data == "generated":
+    if spec.data != "synthetic":
         starts = [
-            partial(_copy_and_call, tensors, batch, request.start_async)
+            partial(_copy_and_call, tensors, inputs.source(batch), request.start_async)
             for (request, tensors), batch in zip(pairs, batches, strict=True)
         ]
     requests = [request for request, _ in pairs]
@@ -145,7 +154,7 @@ def _request(
     return request, tensors
 
 
-def _copy_and_call(tensors: Sequence[Any], batch: Sequence[Array], call: Callable[[], object]) -> None:
+def _copy_and_call(tensors: Sequence[Any], batch: Iterable[Array], call: Callable[[], object]) -> None:
     for tensor, source in zip(tensors, batch, strict=True):
         np.copyto(tensor.data, source)
     call()

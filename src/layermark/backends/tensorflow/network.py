@@ -84,6 +84,10 @@ class Network:
         """One batch in the order, types and layout that the program takes."""
         return [self._input(op, np.asarray(batch[name])) for name, op in self.graph.inputs.items()]
 
+    def native(self, batch: Arrays) -> list[Array]:
+        """One batch in the order and layout that the program takes, for copying from."""
+        return [to_native(np.asarray(batch[name])) for name in self.graph.inputs]
+
     def _input(self, op: ops.Input, values: Array) -> Array:
         values = to_native(values)
         return aligned(values.shape, self._input_type(op, values), values)

@@ -12,7 +12,7 @@ import numpy as np
 
 from layermark import ops
 from layermark.backends._timing import trial
-from layermark.backends.base import Arrays, OperatorTime, Program, Timeline
+from layermark.backends.base import Arrays, OperatorTime, Program, Timeline, live
 from layermark.backends.tensorflow import pool, process
 from layermark.backends.tensorflow.execution import Compiled
 from layermark.backends.tensorflow.network import Array, Network, aligned
@@ -61,6 +61,7 @@ class TensorflowProgram(Program):
         self.learning_rate = spec.learning_rate
         self._spec, self._network = spec, Network(spec, task.graph)
         self.host = [self._network.feed(task.batch(index)) for index in range(spec.ring)]
+        self._live = live(task, "NHWC", self._network.native)
         self._buffers = [aligned(each.shape, each.dtype) for each in self.host[0]]
         self._evictor = np.zeros(cpu.evicted_bytes() // 4, "float32") if spec.cache == "cold" else None
         self._settings: dict[str, str] = {}
@@ -98,6 +99,8 @@ class TensorflowProgram(Program):
         elif not way.compiled.frozen:
             way.compiled.load(self._network.stored(weights))
         self._place, self._last = 0, []
+        if self._live is not None:
+            self._live.rewind()
 
     def weights(self) -> Arrays:
         """The parameters as they are now."""
@@ -156,12 +159,12 @@ class TensorflowProgram(Program):
         return (self._rates[1],)
 
     def _next(self) -> list[Array]:
-        """The next inputs of the ring; generated ones are copied into the place that the program reads."""
+        """The next inputs; those that are generated or loaded are copied into the place that the program reads."""
         inputs, self._place = self.host[self._place], self._following[self._place]
         if self._spec.data == "synthetic":
             return inputs
-        for buffer, source in zip(self._buffers, inputs, strict=True):
-            np.copyto(buffer, source)
+        for buffer, source in zip(self._buffers, self._live or inputs, strict=True):
+            np.copyto(buffer, source, casting="unsafe")
         return self._buffers
 
     def _evict(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from layermark import ops
-from layermark.backends.base import Arrays, OperatorTime, Program, Timeline
+from layermark.backends.base import Arrays, OperatorTime, Program, Timeline, live
 from layermark.backends.torch import execution, process
 from layermark.backends.torch.network import Network
 from layermark.devices import cpu
@@ -44,6 +44,7 @@ class TorchProgram(Program):
         self._last: Any = None
         self._evictor = torch.zeros(cpu.evicted_bytes() // 4) if spec.cache == "cold" else None
         self.host = [self._network.feed(task.batch(index)) for index in range(spec.ring)]
+        self._live = live(task, "NHWC" if self._network.channels_last else "NCHW", self._network.feed)
         self._buffers = [torch.empty_like(each, device=spec.device) for each in self.host[0]]
         self._resident = self._make_resident()
         self._settings = self._describe(subnormals)
@@ -139,11 +140,14 @@ class TorchProgram(Program):
         return Timeline(handed_over, done)
 
     def _rewind(self) -> None:
-        self._ring: Iterator[tuple[Tensor, ...]] = itertools.cycle(self._resident or self.host)
+        if self._live is not None:
+            self._live.rewind()
+        ring: list[Iterable[Tensor]] = [self._live] if self._live else [*(self._resident or self.host)]
+        self._ring: Iterator[Iterable[Tensor]] = itertools.cycle(ring)
         self._last = None
 
     def _make_resident(self) -> list[tuple[Tensor, ...]]:
-        if self._spec.data == "generated":
+        if self._spec.data != "synthetic":
             return []
         return [tuple(each.to(self._spec.device) for each in inputs) for inputs in self.host]
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-SUMMARY = "sample pictures, ImageNet-shaped data sets, and the loader measured alone"
+SUMMARY = "sample pictures, ImageNet-shaped data sets, the loader measured alone, and what real data cost"
 
-ACTIONS = ("images", "imagenet", "bench")
+ACTIONS = ("images", "imagenet", "bench", "ladder")

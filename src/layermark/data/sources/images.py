@@ -15,6 +15,7 @@ class Images(Source):
     """JPEGs by name; the label of a picture is its number."""
 
     summary = "a folder of JPEGs without classes"
+    labelled = False
 
     @classmethod
     def recognises(cls, place: Place) -> bool:
