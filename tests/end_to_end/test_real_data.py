@@ -39,16 +39,3 @@ def test_a_corrupt_picture_fails_by_name_or_is_passed_over(layermark, folder):
 def test_a_folder_without_pictures_is_a_wrong_request(layermark, tmp_path):
     done = layermark("run", *CONV, "--backend", "null", "--data", "real", "--data-dir", tmp_path)
     assert (2, 1) == (done.status, done.stderr.count("\n")) and str(tmp_path) in done.stderr
-
-
-def test_the_ladder_names_and_sizes_a_slow_decode_and_a_slow_copy(layermark, folder):
-    typed = ("--data-dir", folder, "--source", "slow_pictures", "--loader-workers", 0, "--backend", "slow_copy")
-    quick = ("--time-box", "2s", "--block", "200ms")
-    done = layermark("data", "ladder", *CONV, *typed, *quick, "--json")
-    assert done.status == 0, done.stderr
-    (found,) = done.documents
-    # Ten milliseconds for each of the two pictures, and ten for the copy of both.
-    batch_s = 2 / found["items_per_s"]["real"]
-    assert found["lost"]["decode"] == pytest.approx(0.02 / batch_s, rel=0.1)
-    assert found["lost"]["copy"] == pytest.approx(0.01 / batch_s, rel=0.1)
-    assert found["lost"]["read"] + found["lost"]["preprocess"] < 0.05
