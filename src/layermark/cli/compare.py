@@ -33,7 +33,7 @@ def configure(parser: Parser) -> None:
     parser.usage, parser.epilog = "layermark compare A B [options]", EPILOG
     parser.add_argument("a", metavar="A", help="a quoted setting, or the name of a stored session")
     parser.add_argument("b", metavar="B", help="the other one")
-    parser.add_argument("--starts", metavar="N", default="4", help="processes started for each side (default: 4)")
+    parser.add_argument("--starts", metavar="N", default="6", help="processes started for each side (default: 6)")
     parser.add_argument(
         "--budget", metavar="TIME", default="60s", help="wall time for the whole command (default: 60s)"
     )

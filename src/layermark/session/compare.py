@@ -24,7 +24,7 @@ MIN_SAMPLES = 10
 VISITS = 4
 """Blocks of which the best counts as one: a disturbance that lasts seconds seldom meets all of them."""
 MIN_ROUNDS = 3 * VISITS
-STARTS = 4
+STARTS = 6
 COPIES = 3
 """Places in memory that every start measures its program at: where it lies is worth a per cent, for its whole life."""
 # Looking again and again would find a difference sooner or later: an early stop must be far clearer.
@@ -91,10 +91,11 @@ def started(crew: Crew, specs: Sequence[Spec], protocol: Protocol, listener: Lis
         worker.begin("prepare", spec=spec.to_json())
     for worker in workers:
         worker.finish(protocol.timeout)
-    copies = _copies(specs)
+    copies, checked = _copies(specs), set[Spec]()
     for spec, worker in zip(specs, workers, strict=True):
         for copy in range(copies):
-            _prove(spec, worker, answers[spec], protocol.timeout, copy)
+            _prove(spec, worker, answers[spec], protocol.timeout, copy, check=spec not in checked)
+            checked.add(spec)
     return [Start(spec, worker, copies) for spec, worker in zip(specs, workers, strict=True)]
 
 
@@ -104,11 +105,13 @@ def _copies(specs: Sequence[Spec]) -> int:
     return max(1, min(COPIES, cpu.free_memory() // 2 // max(1, needed)))
 
 
-def _prove(spec: Spec, worker: Worker, answer: str, timeout: float, copy: int) -> None:
+def _prove(spec: Spec, worker: Worker, answer: str, timeout: float, copy: int, *, check: bool) -> None:
+    """Verify a copy and warm it up; that it waits for its work is the same for all copies and starts of a side."""
     if copy:
         worker.call("copy", timeout)
     verified = worker.call("verify", timeout, oracle=answer, copy=copy)
-    reason = verified["reason"] or worker.call("warm_up", timeout, sample_ns=SAMPLE_NS, copy=copy).get("fault")
+    warmed = {"sample_ns": SAMPLE_NS, "copy": copy, "check": check}
+    reason = verified["reason"] or worker.call("warm_up", timeout, **warmed).get("fault")
     if reason:
         raise WorkerFailed(f"{spec.workload} on {spec.backend}: {reason}")
 
