@@ -10,6 +10,7 @@ import argparse
 import itertools
 import random
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -67,44 +68,54 @@ def trials(one, other, rounds, count, distinct):
 
 
 def live(words, count):
-    """Answers of the real command: A against A, then A against slowed A."""
+    """Answers of the real command: A against slowed A and A against A in turn."""
     answers = []
     text = " ".join([*words, "--execution eager --backend"])
-    for other, _ in itertools.product(("torch", "slowed"), range(count)):
+    for other in itertools.islice(itertools.cycle(("slowed", "torch")), count):
         arguments = ["compare", f"{text} torch", f"{text} {other}", "--starts", str(STARTS), "--budget", f"{BUDGET_S}s"]
+        began = time.monotonic()
         (verdict,) = layermark_json(*arguments, "--store", ":memory:")
         answers.append((other, verdict["answer"], verdict["ratio"]))
-        print(f"  live {other:7} {verdict['answer']:12} ratio {verdict['ratio']:.4f}", flush=True)
+        taken = time.monotonic() - began
+        print(f"  live {other:7} {verdict['answer']:12} ratio {verdict['ratio']:.4f} in {taken:.0f} s", flush=True)
     return answers
+
+
+def resampled(name, args):
+    """Record a workload, draw trials from the record, and answer whether both goals were reached."""
+    plain, slowed = record(CASES[name], args.starts, args.rounds)
+    alarms = trials(plain, plain, args.trial_rounds, args.trials, distinct=False)
+    power = trials(plain, slowed, args.trial_rounds, args.trials, distinct=True)
+    seen = np.median(slowed, axis=1).mean() / np.median(plain, axis=1).mean()
+    print(
+        f"{name:6} false alarms {alarms:6.2%} (goal {FALSE_ALARMS:.0%}), power {power:7.2%} (goal {POWER:.0%}); "
+        f"{args.trials} trials, {STARTS} starts a side, {args.trial_rounds} rounds; recorded ratio {seen:.4f}",
+        flush=True,
+    )
+    return alarms <= FALSE_ALARMS and power >= POWER
 
 
 def main():
     """Record, resample, run live, and say whether the goals were reached."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--starts", type=int, default=8, help="recorded starts a side")
-    parser.add_argument("--rounds", type=int, default=60, help="recorded rounds")
-    parser.add_argument("--trial-rounds", type=int, default=20, help="rounds that a trial uses")
+    parser.add_argument("--starts", type=int, default=2 * STARTS, help="recorded starts a side")
+    parser.add_argument("--rounds", type=int, default=32, help="recorded rounds")
+    parser.add_argument("--trial-rounds", type=int, default=16, help="rounds that a trial uses")
     parser.add_argument("--trials", type=int, default=400)
-    parser.add_argument("--live", type=int, default=5, help="live trials of each kind")
+    parser.add_argument("--live", type=int, default=5, help="live trials, of both kinds in turn")
+    parser.add_argument("--only-live", action="store_true", help="record and resample nothing")
     parser.add_argument("--cases", default=",".join(CASES))
     args = parser.parse_args()
     if "slowed" not in registry.modules("backends"):
         sys.exit(f"the slowed backend is not plugged in; run: PYTHONPATH={PLUGINS} python {__file__}")
     missed = False
     for name in args.cases.split(","):
-        plain, slowed = record(CASES[name], args.starts, args.rounds)
-        alarms = trials(plain, plain, args.trial_rounds, args.trials, distinct=False)
-        power = trials(plain, slowed, args.trial_rounds, args.trials, distinct=True)
-        seen = np.median(slowed, axis=1).mean() / np.median(plain, axis=1).mean()
-        print(
-            f"{name:6} false alarms {alarms:6.2%} (goal {FALSE_ALARMS:.0%}), power {power:7.2%} (goal {POWER:.0%}); "
-            f"{args.trials} trials, {STARTS} starts a side, {args.trial_rounds} rounds; recorded ratio {seen:.4f}",
-            flush=True,
-        )
+        if not args.only_live:
+            missed |= not resampled(name, args)
         answers = live(CASES[name], args.live)
         wrong = sum(answer != ("slower" if other == "slowed" else "cannot tell") for other, answer, _ in answers)
         print(f"{name:6} live: {len(answers) - wrong} of {len(answers)} right", flush=True)
-        missed |= alarms > FALSE_ALARMS or power < POWER or wrong > 0
+        missed |= wrong > 0
     return int(missed)
 
 
