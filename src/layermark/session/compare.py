@@ -93,9 +93,8 @@ def started(crew: Crew, specs: Sequence[Spec], protocol: Protocol, listener: Lis
         worker.finish(protocol.timeout)
     copies, checked = _copies(specs), set[Spec]()
     for spec, worker in zip(specs, workers, strict=True):
-        for copy in range(copies):
-            _prove(spec, worker, answers[spec], protocol.timeout, copy, check=spec not in checked)
-            checked.add(spec)
+        _prove(spec, worker, answers[spec], protocol.timeout, copies, check=spec not in checked)
+        checked.add(spec)
     return [Start(spec, worker, copies) for spec, worker in zip(specs, workers, strict=True)]
 
 
@@ -105,15 +104,16 @@ def _copies(specs: Sequence[Spec]) -> int:
     return max(1, min(COPIES, cpu.free_memory() // 2 // max(1, needed)))
 
 
-def _prove(spec: Spec, worker: Worker, answer: str, timeout: float, copy: int, *, check: bool) -> None:
-    """Verify a copy and warm it up; that it waits for its work is the same for all copies and starts of a side."""
-    if copy:
-        worker.call("copy", timeout)
-    verified = worker.call("verify", timeout, oracle=answer, copy=copy)
-    warmed = {"sample_ns": SAMPLE_NS, "copy": copy, "check": check}
-    reason = verified["reason"] or worker.call("warm_up", timeout, **warmed).get("fault")
-    if reason:
-        raise WorkerFailed(f"{spec.workload} on {spec.backend}: {reason}")
+def _prove(spec: Spec, worker: Worker, answer: str, timeout: float, copies: int, *, check: bool) -> None:
+    """Verify a program and its copies and warm it up; that it waits for its work holds for all starts of a side."""
+    for copy in range(copies):
+        if copy:
+            worker.call("copy", timeout)
+        reason = worker.call("verify", timeout, oracle=answer, copy=copy)["reason"]
+        if not reason and not copy:
+            reason = worker.call("warm_up", timeout, sample_ns=SAMPLE_NS, check=check).get("fault")
+        if reason:
+            raise WorkerFailed(f"{spec.workload} on {spec.backend}: {reason}")
 
 
 def one_round(crew: Crew, entrants: Sequence[Start], order: random.Random, timeout: float) -> None:

@@ -53,6 +53,12 @@ class Loop:
         self._clock = program.clock
         self._calls = 1
 
+    def on(self, program: Program) -> Loop:
+        """The same loop over a copy of its program; the calls that open a block are all the warm-up that it needs."""
+        other = Loop(program, self._batches, self._sample_ns, self._counters)
+        other._calls = self._calls
+        return other
+
     def warm_up(self) -> WarmUp:
         """Drop the first step, then run windows until two that follow each other agree."""
         with self._program.running():

@@ -96,16 +96,15 @@ class Service:
             return dataclasses.asdict(self._task.verify(program))
         return dataclasses.asdict(verify(program, self._spec, self._task, Path(oracle)))
 
-    def warm_up(self, sample_ns: int = SAMPLE_NS, copy: int = 0, check: bool = True) -> dict[str, Any]:
+    def warm_up(self, sample_ns: int = SAMPLE_NS, check: bool = True) -> dict[str, Any]:
         """Check that the program waits for its work, then run it until it is steady."""
         fault = self._early_return(self._spec.batches_per_step) if check else ""
         if fault:
             return {"fault": fault}
-        program = self._ready(copy)
-        program.load(self._task.weights())
+        self._ready().load(self._task.weights())
         counters = self._task.stream.counters if self._task.stream else dict
-        self._loops[copy] = Loop(program, self._spec.batches_per_step, sample_ns, counters)
-        return dataclasses.asdict(self._loops[copy].warm_up())
+        self._loops[0] = Loop(self._ready(), self._spec.batches_per_step, sample_ns, counters)
+        return dataclasses.asdict(self._loops[0].warm_up())
 
     def _early_return(self, batches: int) -> str:
         late = unfinished_share(self._ready(), batches, self._spec.threads)
@@ -132,6 +131,8 @@ class Service:
         """One block of the alternation. Training starts every block from the same weights."""
         if self._spec.mode == "train":
             self._ready(copy).load(self._task.weights())
+        if copy not in self._loops:
+            self._loops[copy] = self._loops[0].on(self._ready(copy))
         return dataclasses.asdict(self._loops[copy].block(seconds, min_steps))
 
     def facts(self) -> dict[str, Any]:
