@@ -19,7 +19,7 @@ help:
 	@echo "make clean   remove .venv and caches"
 
 bench: $(VENV)/.bench
-	$(BIN)/layermark run --suite quick
+	$(BIN)/layermark run --suite quick --backend torch
 
 test: lint
 	$(BIN)/python -m pytest

@@ -13,19 +13,15 @@ import pytest
 
 from layermark import reference
 from layermark.backends.base import backend
+from layermark.cli.support import ROWS
 from layermark.spec import Spec
 from layermark.workloads.base import Task
 from layermark.workloads.base import task as task_of
 
 SMALL: dict[str, dict[str, Any]] = {
-    "dense": {"size": 24},
-    "conv": {"input_height": 9, "input_width": 11, "filter_number": 4},
-    "grouped_conv": {"input_size": (8, 8), "filter_in": 8, "filter_out": 8, "block_repeats": 2, "group_dim": 2},
-    "rnn": {"hidden_size": 12},
-    "gru": {"hidden_size": 12},
-    "lstm": {"hidden_size": 12},
-    "lstm_multi": {"hidden_size": 12, "timesteps": 6},
+    name: dict(ROWS[name]) for name in ("dense", "conv", "grouped_conv", "rnn", "gru", "lstm", "lstm_multi")
 }
+"""The layers at the sizes that the page of what runs where is made with."""
 EVERY_LAYER = pytest.mark.parametrize("workload", SMALL)
 RECURRENT = ("rnn", "gru", "lstm", "lstm_multi")
 
