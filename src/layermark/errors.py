@@ -23,6 +23,9 @@ class WorkerFailed(Exception):
         self.log = log
 
 
+_MOST_NAMES = 12
+
+
 def unknown(kind: str, received: str, known: Iterable[str]) -> UserError:
     """The error for a name that does not exist, with the nearest names that do.
 
@@ -32,10 +35,11 @@ def unknown(kind: str, received: str, known: Iterable[str]) -> UserError:
     names = sorted(known)
     near = difflib.get_close_matches(received, names, n=3)
     hint = f"did you mean {', '.join(near)}? " if near else ""
-    return UserError(f"unknown {kind} {received!r}; {hint}known: {shortened(names)}")
+    see = "; layermark list shows them" if kind == "workload" and len(names) > _MOST_NAMES else ""
+    return UserError(f"unknown {kind} {received!r}; {hint}known: {shortened(names)}{see}")
 
 
-def shortened(names: Sequence[str], most: int = 60) -> str:
+def shortened(names: Sequence[str], most: int = _MOST_NAMES) -> str:
     """A list of names in one line; of a very long one the beginning and how many there are.
 
     >>> shortened(["a", "b", "c"], most=2)

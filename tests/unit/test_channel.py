@@ -50,6 +50,12 @@ def test_sending_to_nobody_is_closed(line):
         line[0].send({"id": 1})
 
 
+def test_sending_after_hanging_up_is_closed(line):
+    line[0].close()
+    with pytest.raises(Closed):
+        line[0].send({"id": 1})
+
+
 @pytest.mark.parametrize("header", [struct.pack(">I", 1 << 31), None])
 def test_foreign_speech_is_refused(line, header):
     _, receiver, raw = line

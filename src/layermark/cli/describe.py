@@ -150,4 +150,4 @@ def _by_mode(values: dict[str, int]) -> str:
 
 
 def _names(splits: Sequence[str]) -> str:
-    return shortened(splits) or "nowhere (one node)"
+    return shortened(splits, 60) or "nowhere (one node)"

@@ -43,6 +43,7 @@ class Worker:
         self._channel = Channel(ours)
         self._messages = 0
         self._doing = ""
+        self._hung = ""
 
     @property
     def pid(self) -> int:
@@ -71,8 +72,9 @@ class Worker:
         try:
             reply = self._channel.receive(timeout)
         except TimeoutError:
+            self._hung = f"hung: no answer to {self._doing!r} within {timeout:g} s"
             self.kill()
-            raise WorkerFailed(f"hung: no answer to {self._doing!r} within {timeout:g} s", self.log_tail()) from None
+            raise WorkerFailed(self._hung, self.log_tail()) from None
         except Closed:
             raise WorkerFailed(self._death(), self.log_tail()) from None
         return self._opened(reply)
@@ -92,6 +94,8 @@ class Worker:
 
     def _death(self) -> str:
         """Why the process is gone."""
+        if self._hung:
+            return self._hung
         try:
             status = self._process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:

@@ -26,6 +26,8 @@ class Channel:
     def send(self, message: Mapping[str, Any]) -> None:
         """Send one message; raises `Closed` if nobody is there to take it."""
         body = json.dumps({"version": VERSION, **message}).encode()
+        if self._line.fileno() < 0:
+            raise Closed
         self._line.settimeout(None)
         try:
             self._line.sendall(_HEADER.pack(len(body)) + body)
