@@ -18,7 +18,7 @@ from layermark.outcome import Block
 SAMPLE_NS = 10_000_000
 """What one sample should last; shorter calls are grouped."""
 WINDOW_CALLS = 20
-WINDOW_NS = 500_000_000
+WINDOW_SAMPLES = 50
 AGREE = 0.05
 LATENCIES_KEPT = 4096
 _WARM_UP_LIMIT_NS = 5_000_000_000
@@ -78,9 +78,9 @@ class Loop:
         return previous, steady
 
     def _window(self) -> float:
-        """The median call of up to `WINDOW_CALLS` calls, or as many as fit."""
+        """The median call of up to `WINDOW_CALLS` calls, or as many as last `WINDOW_SAMPLES` samples."""
         began, calls = self._clock(), [self._sample(1)]
-        while len(calls) < WINDOW_CALLS and self._clock() - began < WINDOW_NS:
+        while len(calls) < WINDOW_CALLS and self._clock() - began < WINDOW_SAMPLES * self._sample_ns:
             calls.append(self._sample(1))
         return statistics.median(calls)
 
