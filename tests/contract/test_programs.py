@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import time
 from typing import Any
@@ -30,6 +31,7 @@ from contract.programs import (
 from layermark import reference
 from layermark.backends.base import backend
 from layermark.errors import Unsupported, UserError
+from layermark.session.group import over_budget
 from layermark.worker.loop import unfinished_share
 from layermark.worker.service import UNFINISHED
 from layermark.workloads.base import Task
@@ -237,21 +239,21 @@ def test_run_returns_when_the_work_is_finished(way: Way) -> None:
 
 
 BUSY = """
-import sys, time
+import json, sys, time
 from layermark.backends.base import backend
-from layermark.devices.cpu import thread_times_ns
 from layermark.spec import Spec
+from layermark.worker.loop import watched
 from layermark.workloads.base import task
-name, workload, batch, execution, threads, share = sys.argv[1:]
+name, workload, batch, execution, threads = sys.argv[1:]
 spec = Spec(workload=workload, backend=name, batch_size=int(batch), execution=execution, threads=int(threads))
 backend(name).load()
 program = backend(name).prepare(spec, task(spec))
 program.run(3)
-before, began = thread_times_ns(), time.perf_counter_ns()
-while time.perf_counter_ns() - began < 4e8:
-    program.run(1)
-gained = [now - before.get(thread, 0) for thread, now in thread_times_ns().items()]
-print(sum(each > float(share) * max(gained) for each in gained))
+began = time.perf_counter()
+with watched() as context:
+    while time.perf_counter() - began < 0.4:
+        program.run(1)
+print(json.dumps(context))
 """
 
 
@@ -262,9 +264,10 @@ def test_no_more_threads_than_the_budget_are_busy(way: Way, threads: int) -> Non
         pytest.skip(f"{way.backend} is not installed")
     variables = backend(way.backend).environment(way.spec(threads=threads))
     workload, batch = ("grouped_conv", 2) if way.backend == "tensorflow" else ("dense", 128)
-    share = 0.01 if way.backend == "jax" else 0.1
-    asked = (way.backend, workload, batch, way.execution, threads, share)
-    assert 1 <= int(fresh(BUSY, *map(str, asked), **variables)) <= threads
+    asked = (way.backend, workload, batch, way.execution, threads)
+    found = json.loads(fresh(BUSY, *map(str, asked), **variables))
+    assert 0.5 < found["busy_threads"]
+    assert not over_budget(found, threads), found
 
 
 SUBNORMALS = """

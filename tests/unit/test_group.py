@@ -10,32 +10,30 @@ from layermark.spec import Spec
 SPEC = Spec(workload="dense", backend="null", batch_size=1, threads=1, params={"size": 8})
 
 
-def busy(threads, cpu_s, cpus):
-    """A context of one second of wall time."""
-    return {"busy_threads": threads, "cpu_s": cpu_s, "wall_s": 1.0, "cpus": cpus}
+def context(busy, cpu_s):
+    """Of one second on a mask of two."""
+    return {"busy_threads": busy, "cpu_s": cpu_s, "wall_s": 1.0, "cpus": 2}
 
 
 @pytest.mark.parametrize(
-    ("context", "over"),
+    ("seen", "budget", "over"),
     [
-        (busy(1, 1.0, 2), False),
-        (busy(2, 1.9, 2), True),
-        (busy(2, 1.0, 2), False),  # two threads that take turns
-        (busy(3, 2.0, 2), True),
+        (context(1.0, 1.0), 1, False),
+        (context(1.5, 1.4), 1, True),
+        (context(1.5, 1.0), 1, False),  # somebody else took the CPU
+        (context(2.3, 1.9), 2, False),
+        (context(2.9, 1.9), 2, True),
+        ({}, 1, False),
     ],
 )
-def test_a_second_thread_counts_unless_it_takes_turns(context, over):
-    assert over == over_budget(context, 1)
-
-
-def test_with_a_mask_as_narrow_as_the_budget_the_threads_alone_tell():
-    assert over_budget(busy(3, 2.0, 2), 2)
+def test_more_threads_than_the_budget_are_noticed(seen, budget, over):
+    assert over == over_budget(seen, budget)
 
 
 def test_one_odd_block_is_no_fault():
-    good, odd = (Block(calls=1, batches=1, samples_ns=(1,), context=each) for each in (busy(1, 1, 2), busy(2, 2, 2)))
+    good, odd = (Block(calls=1, batches=1, samples_ns=(1,), context=context(each, each)) for each in (1.0, 2.0))
     assert [] == thread_faults(SPEC, [good, good, odd])
-    assert ["uses 2 threads on a budget of 1"] == thread_faults(SPEC, [good, odd, odd])
+    assert ["keeps 2.0 threads busy on a budget of 1"] == thread_faults(SPEC, [good, odd, odd])
 
 
 def test_what_does_not_fit_into_memory_is_not_started(monkeypatch):

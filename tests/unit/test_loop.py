@@ -1,12 +1,15 @@
 """The measuring loop on a clock that only moves when the program says so."""
 
+import hashlib
 import itertools
+import threading
+import time
 
 import pytest
 
 from layermark.backends.base import Program, Timeline
 from layermark.worker import loop
-from layermark.worker.loop import Loop, busy_threads, latencies_of, unfinished_share
+from layermark.worker.loop import Loop, latencies_of, unfinished_share, watched
 
 
 class Scripted(Program):
@@ -129,10 +132,31 @@ def test_program_that_returns_early_is_found_out():
     assert 0.25 < unfinished_share(program, 1, 1, clock, clock.sleep)
 
 
-def test_busy_threads_are_those_that_gained_time():
-    before, after = {"1": 500, "2": 0, "3": 70}, {"1": 1400, "2": 950, "3": 75, "4": 20}
-    assert 2 == busy_threads(before, after, process_ns=1875, wall_ns=1000)
+def spinning(threads, *, together):
+    """How many are busy while so many threads work for a while, all together or each when it is its turn."""
+    stop, data = threading.Event(), bytes(1 << 21)
+    turns = [threading.Semaphore(int(together or index == 0)) for index in range(threads)]
+
+    def work(index):
+        while not stop.is_set():
+            turns[index].acquire()
+            hashlib.sha256(data).digest()  # works without holding the interpreter
+            turns[index if together else (index + 1) % threads].release()
+
+    workers = [threading.Thread(target=work, args=(each,)) for each in range(threads)]
+    for each in workers:
+        each.start()
+    with watched() as context:
+        time.sleep(0.4)
+    stop.set()
+    for each in workers:
+        each.join()
+    return context["busy_threads"]
 
 
-def test_threads_that_ended_meanwhile_count_as_one():
-    assert 2 == busy_threads({"1": 0}, {"1": 990}, process_ns=1900, wall_ns=1000)
+def test_threads_that_work_at_the_same_time_are_all_busy():
+    assert 2 < spinning(3, together=True) < 3.5
+
+
+def test_threads_that_take_turns_count_as_one():
+    assert 0.5 < spinning(3, together=False) < 2

@@ -80,10 +80,16 @@ def cache_bytes(text: str) -> int:
 
 def thread_times_ns(pid: int | str = "self") -> dict[str, int]:
     """CPU time that every thread of a process has used so far."""
-    return dict(_thread_times(f"/proc/{pid}/task"))
+    return {name: ran for name, ran, _ in _threads(f"/proc/{pid}/task")}
 
 
-def _thread_times(folder: str) -> Iterator[tuple[str, int]]:
+def waited_ns() -> int:
+    """How long the threads of this process have stood in line for a CPU so far, all together."""
+    return sum(waited for _, _, waited in _threads("/proc/self/task"))
+
+
+def _threads(folder: str) -> Iterator[tuple[str, int, int]]:
+    """Name, time on a CPU and time in line for one, of every thread."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:  # the process is gone
@@ -91,7 +97,8 @@ def _thread_times(folder: str) -> Iterator[tuple[str, int]]:
     for name in names:
         text = _read(f"{folder}/{name}/schedstat")
         if text:  # a thread may end between the listing and the reading
-            yield name, int(text.split()[0])
+            ran, waited, _ = text.split()
+            yield name, int(ran), int(waited)
 
 
 def process_time_ns(pid: int) -> int:

@@ -96,7 +96,7 @@ def _block_causes(context: Mapping[str, float], usual: Sequence[Mapping[str, flo
 def _thread_causes(context: Mapping[str, float], usual: Sequence[Mapping[str, float]]) -> list[str]:
     expected = statistics.median(each.get("busy_threads", 0.0) for each in usual)
     seen = context.get("busy_threads", expected)
-    return [f"{seen:.0f} busy threads (usual {expected:.0f})"] if seen != expected else []
+    return [f"{seen:.1f} busy threads (usual {expected:.1f})"] if abs(seen - expected) > 0.5 else []
 
 
 def _per_second(context: Mapping[str, float], key: str) -> float:

@@ -22,7 +22,6 @@ WINDOW_SAMPLES = 50
 AGREE = 0.05
 LATENCIES_KEPT = 4096
 _WARM_UP_LIMIT_NS = 5_000_000_000
-_BUSY_SHARE = 0.1
 _TIMELINES_A_SAMPLE = 256
 
 
@@ -146,20 +145,22 @@ def watched(counters: Callable[[], Mapping[str, float]] = dict) -> Iterator[Mapp
     """What else happens to this process and its machine while something runs, and by how much counters grow."""
     counted = counters()
     context: dict[str, float] = {}
-    threads, usage, steal, began = cpu.thread_times_ns(), _usage(), cpu.steal_s(), time.perf_counter()
+    usage, waited, steal, began = _usage(), cpu.waited_ns(), cpu.steal_s(), time.perf_counter()
     yield context
     wall = time.perf_counter() - began
     context |= {name: value - counted[name] for name, value in counters().items()}
     context |= {name: value - usage[name] for name, value in _usage().items()}
     context |= {"steal_s": cpu.steal_s() - steal, "wall_s": wall, "cpus": len(os.sched_getaffinity(0))}
-    context["busy_threads"] = busy_threads(threads, cpu.thread_times_ns(), context["cpu_s"] * 1e9, wall * 1e9)
+    context["busy_threads"] = busy_threads(context["cpu_s"], (cpu.waited_ns() - waited) / 1e9, wall)
 
 
-def busy_threads(before: Mapping[str, int], after: Mapping[str, int], process_ns: float, wall_ns: float) -> int:
-    """How many threads had work: those that gained CPU time, and one more if ended threads took some with them."""
-    gained = [now - before.get(name, 0) for name, now in after.items()]
-    ended = process_ns - sum(gained)
-    return sum(each > _BUSY_SHARE * wall_ns for each in [*gained, ended])
+def busy_threads(cpu_s: float, waited_s: float, wall_s: float) -> float:
+    """How many threads had work at a time, on average: those on a CPU and those in line for one.
+
+    Threads that take turns count as one, and other programs on the machine hardly matter: who has to wait for a CPU
+    still has work. So it shows, too, if there are more of them than CPUs.
+    """
+    return (cpu_s + max(0.0, waited_s)) / wall_s
 
 
 def _usage() -> dict[str, float]:

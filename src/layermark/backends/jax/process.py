@@ -10,7 +10,6 @@ from functools import cache
 import jax
 from jax.extend.backend import get_backend
 
-from layermark.backends.jax import pool
 from layermark.errors import Unsupported
 
 
@@ -28,7 +27,6 @@ def start() -> Mapping[str, str]:
         "jaxlib": importlib.metadata.version("jaxlib"),
         "platform": get_backend().platform,
         "threads": str(threads),
-        "pool": _pool(threads),
     }
 
 
@@ -40,15 +38,6 @@ def _require_device() -> None:
         wanted = os.environ.get("JAX_PLATFORMS", "any device")
         reason = next(iter(str(error).splitlines()), "this build does not know it")
         raise Unsupported(f"jax has no device {wanted} here: {reason}") from error
-
-
-def _pool(threads: int) -> str:
-    if get_backend().platform != "cpu":
-        return "none"
-    if threads == 1:
-        # Steps of a program with loops may move to the worker and back: two threads, never both at work.
-        return "one worker, in turns with the caller"
-    return "one worker held, the caller works" if pool.holder().hold() else "every worker free, the caller works too"
 
 
 @cache

@@ -210,7 +210,6 @@ class JaxProgram(Program):
             "allocator": self._spec.allocator,
             "device": jax.devices()[0].device_kind,
             "dispatch": "synchronous" if process.synchronous() else "asynchronous",
-            "pool": process.start()["pool"],
             "kernels": compiled.kernels(text),
             "loop": CALLS,
             **({"cell": cells} if cells else {}),

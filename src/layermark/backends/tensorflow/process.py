@@ -16,7 +16,7 @@ import tensorflow as tf
 v1 = tf.compat.v1
 
 CALLER_TAKES_PART = "TF_ONEDNN_THREADPOOL_USE_CALLER_THREAD"
-"""The variable that lets the calling thread take a share of oneDNN's loops, as it does of all others."""
+"""Lets the calling thread take a share of oneDNN's loops, as it does of all others, instead of waiting."""
 
 
 def threads() -> int:
@@ -43,7 +43,7 @@ def facts() -> Mapping[str, str]:
     return {
         "tensorflow": tf.__version__,
         "numpy": np.__version__,
-        "threads": str(threads()),
+        "threads": f"{threads()}, {'with' if os.environ.get(CALLER_TAKES_PART) == '1' else 'besides'} the caller",
         "onednn": "on" if os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1") != "0" else "off",
         "cuda": str(build.get("cuda_version", "none")),
     }

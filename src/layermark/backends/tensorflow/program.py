@@ -13,7 +13,7 @@ import numpy as np
 from layermark import ops
 from layermark.backends._timing import trial
 from layermark.backends.base import Arrays, OperatorTime, Program, Timeline, live
-from layermark.backends.tensorflow import pool, process
+from layermark.backends.tensorflow import process
 from layermark.backends.tensorflow.execution import Compiled
 from layermark.backends.tensorflow.network import Array, Network, aligned
 from layermark.devices import cpu
@@ -32,8 +32,6 @@ class Way:
 
     compiled: Compiled
     loops: bool
-    holds: bool = True
-    """Whether one worker is held: the caller's thread does its part. XLA's products leave all to the workers."""
 
     @property
     def name(self) -> str:
@@ -204,15 +202,10 @@ class TensorflowProgram(Program):
                 self._settings["execution_trial"] = f"{name} failed: {type(error).__name__}: {_first_line(error)}"
                 return []
             raise
-        holds = name == "function" or not self._leaves_the_caller_idle(compiled)
         loops = [True] if self._can_loop else [False]
         if self._can_loop and self._spec.batches_per_step > 1 and self._spec.execution == "auto":
             loops = [True, False]
-        return [Way(compiled, each, holds) for each in loops]
-
-    def _leaves_the_caller_idle(self, compiled: Compiled) -> bool:
-        pool.hold(False)
-        return bool(self._quietly(lambda: pool.within_budget(lambda: self._run_separately(compiled, 1))))
+        return [Way(compiled, each) for each in loops]
 
     def _compile(self, *, xla: bool) -> Compiled:
         compiled = Compiled(self._network, self._network.stored(self._loaded), self.host, xla=xla)
@@ -229,7 +222,7 @@ class TensorflowProgram(Program):
 
     def _best(self, ways: list[Way]) -> Way:
         batches = self._spec.batches_per_step
-        steps = [partial(self._hold_and_run, way, batches) for way in ways]
+        steps = [partial(self._run, way, batches) for way in ways]
         rates = self._quietly(lambda: trial(steps))
         named = ", ".join(
             f"{way.name if batches > 1 else way.compiled.name} {rate * batches:.4g}/s"
@@ -237,10 +230,6 @@ class TensorflowProgram(Program):
         )
         self._settings["execution_trial"] = named
         return max(zip(rates, ways, strict=True), key=lambda pair: pair[0])[1]
-
-    def _hold_and_run(self, way: Way, batches: int) -> None:
-        pool.hold(way.holds)
-        self._run(way, batches)
 
     def _describe(self) -> dict[str, str]:
         spec, network, compiled = self._spec, self._network, self._way.compiled
@@ -256,7 +245,7 @@ class TensorflowProgram(Program):
             "weights": "constants" if compiled.frozen else "variables",
             "subnormals": "flush",
             "allocator": spec.allocator,
-            "threads": pool.hold(self._way.holds),
+            "threads": process.facts()["threads"],
             "device": "cpu",
         }
         if self._evictor is not None:
