@@ -190,8 +190,12 @@ class Graph:
         return self.nodes.index(self._beginning(self.by_name[self.aliases.get(name, name)]))
 
     def _beginning(self, node: Node) -> Node:
+        return self.folds_into(node) or node
+
+    def folds_into(self, node: Node) -> Node | None:
+        """The convolution or dense layer that a batch norm can be folded into; None for any other node."""
         folds = isinstance(node.op, Norm) and node.op.kind == "batch" and self._folds(node.inputs[0])
-        return self.by_name[node.inputs[0]] if folds else node
+        return self.by_name[node.inputs[0]] if folds else None
 
     def _folds(self, name: str) -> bool:
         readers = [node for node in self.nodes if name in node.inputs]

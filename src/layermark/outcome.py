@@ -75,6 +75,8 @@ class Run:
     clock: str = "perf_counter"
     verified: Verification | None = None
     ceiling: Ceiling | None = None
+    accuracy: Mapping[str, Any] | None = None
+    """What a quantised program lost against full precision."""
     faults: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 

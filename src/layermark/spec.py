@@ -14,7 +14,9 @@ from layermark.errors import UserError
 from layermark.options import byte_count, integer, nested, option, options_of, positive_float, seconds, share, switch
 
 MODES = ("infer", "eval", "train")
-PRECISIONS = ("32.32", "16.32", "16.16", "bf16.32", "bf16.bf16")
+PRECISIONS = ("32.32", "16.32", "16.16", "bf16.32", "bf16.bf16", "int8")
+QUANTISED = ("int8",)
+"""Precisions of whole numbers: another network, in a way, and never compared with the one it was made from."""
 
 # Specs that differ only in these are measured against each other, in alternation.
 COMPARED = ("backend", "execution", "formulation", "precision")
@@ -93,7 +95,9 @@ class Spec:
     params: Mapping[str, Any] = field(default_factory=dict)
     mode: str = option("infer", choices=MODES, help="forward; forward and loss; forward, backward and update")
     batch_size: int = option(0, parse=integer(1), help="items in one batch (default: the workload's own)")
-    precision: str = option("32.32", choices=PRECISIONS, help="compute type . stored-weight type")
+    precision: str = option(
+        "32.32", choices=PRECISIONS, help="compute type . stored-weight type; int8 quantises after training"
+    )
     device: str = option("cpu", help="where the program runs")
     data: str = option(
         "synthetic",
@@ -147,8 +151,17 @@ class Spec:
 
     @property
     def group(self) -> str:
-        """The name of the comparison group: everything but backend, execution, formulation and precision."""
-        return _digest({name: value for name, value in self._identity().items() if name not in COMPARED})
+        """The name of the comparison group: everything but backend, execution, formulation and precision.
+
+        Quantised networks make a group of their own.
+        """
+        kept = {"precision"} if self.quantised else set()
+        return _digest({name: each for name, each in self._identity().items() if name not in COMPARED or name in kept})
+
+    @property
+    def quantised(self) -> bool:
+        """Whether it computes with whole numbers that stand for others."""
+        return self.precision in QUANTISED
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -200,6 +213,16 @@ class Protocol:
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary of the fields."""
         return dataclasses.asdict(self)
+
+
+def types_of(precision: str) -> tuple[str, str]:
+    """The words for the type that is computed in and for the type that weights are stored in.
+
+    >>> types_of("16.32"), types_of("int8")
+    (('16', '32'), ('int8', 'int8'))
+    """
+    compute, _, stored = precision.partition(".")
+    return compute, stored or compute
 
 
 def _plain(value: Any) -> Any:

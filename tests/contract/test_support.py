@@ -13,6 +13,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "support.md"
 WRITE = "write it again: python -m layermark.cli.support"
 SAMPLE = [
     Cell("dense", "infer", "32.32", "torch"),
+    Cell("conv", "infer", "int8", "torch"),
+    Cell("conv", "infer", "int8", "onnxruntime"),
     Cell("conv", "train", "bf16.bf16", "torch"),
     Cell("lstm", "train", "32.32", "tensorflow"),
     Cell("lstm", "infer", "32.32", "jax"),

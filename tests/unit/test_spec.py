@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from layermark.errors import UserError
-from layermark.spec import COMPARED, Plan, Protocol, Spec
+from layermark.spec import COMPARED, PRECISIONS, Plan, Protocol, Spec
 
 # Stored results are found by this name: a change of it needs a migration of the store.
 KEY = "44203e84eb2fd8bb"
@@ -40,6 +40,13 @@ def test_group_ignores_what_is_compared(name: str) -> None:
     other = SPEC.replace(**{name: "other"})
     assert other.group == SPEC.group
     assert other.key != SPEC.key
+
+
+def test_int8_is_never_in_a_group_with_floats() -> None:
+    narrow = SPEC.replace(precision="int8")
+    assert narrow.group not in {SPEC.replace(precision=each).group for each in PRECISIONS if each != "int8"}
+    assert narrow.group == narrow.replace(backend="openvino", execution="throughput").group
+    assert narrow.quantised and not SPEC.quantised
 
 
 def test_group_depends_on_everything_else() -> None:

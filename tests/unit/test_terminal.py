@@ -36,6 +36,14 @@ def test_a_row_says_everything():
     assert expected == row.split()
 
 
+def test_what_quantising_lost_has_a_column_where_something_was_quantised():
+    lost = {"against": "float32", "items": 64, "relative_error": 0.1083, "top1_agreement": 0.6875}
+    quantised = a_run(spec=a_spec(precision="int8"), accuracy=lost)
+    for width in (140, 90):
+        assert len(lines_with(drawn(quantised, on("torch"), width=width), "int8", "10.8%/68.8%")) == 1
+    assert "lost" not in drawn(on("torch"))
+
+
 def test_what_all_rows_share_stands_above():
     output = drawn(on("torch"), on("jax", *[5.0] * 12))
     assert "mode infer, precision 32.32, batch 4" == output.splitlines()[0]

@@ -77,6 +77,14 @@ class Program(ABC):
     def weights(self) -> Arrays:
         """The parameters as they are now."""
 
+    def accuracy(self) -> Mapping[str, Any] | None:
+        """What quantising lost against the same runtime in full precision; None where nothing was quantised."""
+        return None
+
+    def products(self) -> Arrays:
+        """The weights that a quantised program multiplies with, norms folded in, read back from what it runs."""
+        return {}
+
     def profile(self, folder: Path, batches: int) -> list[OperatorTime]:
         """Run some batches under the runtime's profiler; answers the time of every kind of operator.
 
@@ -101,6 +109,8 @@ class Backend(ABC):
     """Whether a request that names no backend includes this one."""
     executions: ClassVar[tuple[str, ...]] = ("auto",)
     """The words that `--execution` takes here."""
+    quantises: ClassVar[bool] = False
+    """Whether it knows `--precision int8`."""
     weight_copies: ClassVar[int] = 4
     """How many times the weights are in memory at the worst moment of building a program."""
     probes: ClassVar[bool] = False

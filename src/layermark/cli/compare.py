@@ -91,6 +91,11 @@ def _measured(args: Namespace) -> list[tuple[Verdict, dict[str, Any]]]:
     starts, budget_s = read("--starts", integer(MIN_STARTS), args.starts), read("--budget", seconds, args.budget)
     shared = setting_texts(args)
     a, b = setting(args.a, shared), setting(args.b, shared)
+    if a.quantised != b.quantised:
+        raise UserError(
+            f"{a.precision} and {b.precision} give other answers, so neither is just faster; "
+            f"layermark run --precision {a.precision},{b.precision} shows both, and what was lost"
+        )
     protocol = read_protocol(args)
     with open_store(args.store) as store, listening(as_json=False) as listener:
         verdict = session.compare_settings(

@@ -84,7 +84,9 @@ def _stage(stage: Graph, whole: Graph) -> dict[str, Any]:
 
 def _item_bytes(precision: str) -> list[int]:
     """Bytes of a computed and of a stored element: `16.32` is [2, 4]."""
-    return [4 if part == "32" else 2 for part in precision.split(".")]
+    from layermark.spec import types_of
+
+    return [{"32": 4, "int8": 1}.get(part, 2) for part in types_of(precision)]
 
 
 def _node(graph: Graph, node: Node) -> dict[str, Any]:

@@ -72,6 +72,11 @@ def cold_caches() -> str:
     return f"cold: {evicted_bytes() >> 20} MiB written before every batch, not timed"
 
 
+def multiplies_bytes() -> bool:
+    """Whether the CPU has products of bytes that add up in 32 bits; older ones overflow in 16."""
+    return any("vnni" in line for line in _read("/proc/cpuinfo").splitlines() if line.startswith("flags"))
+
+
 def cache_bytes(text: str) -> int:
     """A size as the kernel writes it, such as 512K or 32M; 0 for anything else."""
     found = re.fullmatch(r"(\d+)([KM])", text.strip())

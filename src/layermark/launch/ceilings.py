@@ -74,6 +74,8 @@ def probing_backends(spec: Spec, among: Collection[str]) -> list[Backend]:
         return [own]
     every = [backend(name) for name in registry.modules("backends")]
     able = [each for each in every if each.by_default and each.probes and each.installed]
+    if spec.quantised:
+        able = [each for each in able if each.quantises]
     if not able:
         raise Unsupported("no installed runtime can measure the ceilings")
     return [each for each in able if each.probes_for_others or each.name in among] or able

@@ -84,8 +84,11 @@ def render_verdict(verdict: Verdict, file: TextIO | None = None, *, a: str = "A"
     return line
 
 
-def columns(names: Sequence[str], unit: str) -> list[Column]:
-    """The columns of the table; `names` are the options that tell rows apart, `unit` is shown if all rows share it."""
+def columns(names: Sequence[str], unit: str, quantised: bool = False) -> list[Column]:
+    """The columns of the table; `names` are the options that tell rows apart, `unit` is shown if all rows share it.
+
+    What quantising lost has a column where something was quantised.
+    """
     return [
         Column(header="workload", cell=lambda d: text.workload(d, names), justify="left"),
         Column(header="mode", cell=lambda d: d["spec"]["mode"], justify="left", shared=True),
@@ -97,6 +100,7 @@ def columns(names: Sequence[str], unit: str) -> list[Column]:
         Column(header="p50/p99 ms", cell=_latency),
         _number("ceiling", "efficiency", text.percent),
         Column(header="verified", cell=_verified, justify="left"),
+        *([Column(header="lost/same top", cell=_accuracy)] if quantised else []),
         _number("compile s", "compile_s", text.digits),
     ]
 
@@ -135,7 +139,7 @@ def _print_table(console: Console, rows: Sequence[Document], spread: float | Non
     names, groups = text.varying(rows), _groups(rows)
     units = {each["throughput"]["unit"] for each in rows}
     unit = units.pop() if len(units) == 1 else ""
-    shown = columns(names, unit if len(unit) <= 12 else "")
+    shown = columns(names, unit if len(unit) <= 12 else "", any(map(_quantised, rows)))
     lifted = [each for each in shown if each.shared and len(rows) > 1 and len({each.cell(row) for row in rows}) == 1]
     table = _wide([each for each in shown if each not in lifted], groups, spread)
     if console.measure(table, options=console.options.update(width=_UNBOUNDED)).maximum > console.width:
@@ -168,7 +172,8 @@ def _wide(shown: Sequence[Column], groups: Iterable[Sequence[Document]], spread:
 def _print_narrow(
     console: Console, names: Sequence[str], groups: Sequence[Sequence[Document]], spread: float | None
 ) -> None:
-    shown = [each for each in columns(names, "rate") if each.header not in _GROUP_SHARES]
+    quantised = any(_quantised(row) for group in groups for row in group)
+    shown = [each for each in columns(names, "rate", quantised) if each.header not in _GROUP_SHARES]
     widths = [max(len(each.cell(row)) for group in groups for row in group) for each in shown]
     for index, group in enumerate(groups):
         found = marks(group, spread)
@@ -211,6 +216,18 @@ def _rate(document: Document, unit: str) -> str:
 def _latency(document: Document) -> str:
     latency = document["latency_ms"]
     return f"{text.digits(latency['p50'])}/{text.digits(latency['p99'])}"
+
+
+def _quantised(document: Document) -> bool:
+    return bool((document.get("accuracy") or {}).get("items"))
+
+
+def _accuracy(document: Document) -> str:
+    """The error of quantised outputs as a share of their spread, and how often the largest is the same."""
+    if not _quantised(document):
+        return MISSING
+    accuracy = document["accuracy"]
+    return f"{text.percent(accuracy['relative_error'])}/{text.percent(accuracy['top1_agreement'])}"
 
 
 def _verified(document: Document) -> str:

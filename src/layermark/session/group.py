@@ -17,7 +17,7 @@ from layermark.launch.process import Crew, Worker, worker_environment
 from layermark.outcome import Block, Ceiling, Failed, Outcome, Run, Skipped, Verification
 from layermark.session.deadline import Deadline
 from layermark.session.listener import Listener
-from layermark.spec import Protocol, Spec
+from layermark.spec import Protocol, Spec, types_of
 from layermark.workloads.base import Task, task, workload
 
 PROBE_SECONDS = 0.08
@@ -27,7 +27,7 @@ LEAST_BLOCKS = 3
 _OVERLAP = 0.75
 """Of threads that hand over to each other: who is done still has to get a CPU once more to go to sleep."""
 _WORKER_BYTES = 600 << 20
-_TYPE_BYTES = {"32": 4, "16": 2, "bf16": 2}
+_TYPE_BYTES = {"32": 4, "16": 2, "bf16": 2, "int8": 1}
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Contender:
     @property
     def working_set(self) -> int:
         """Bytes that one batch must touch."""
-        compute, weight = self.spec.precision.split(".")
+        compute, weight = types_of(self.spec.precision)
         return self.task.compulsory_bytes(self.spec.mode, _TYPE_BYTES[compute], _TYPE_BYTES[weight])
 
 
@@ -270,6 +270,7 @@ def finished_run(contender: Contender, facts: Mapping[str, Any]) -> Run:
         clock=contender.prepared["clock"],
         verified=contender.verified,
         ceiling=_ceiling(contender),
+        accuracy=contender.prepared.get("accuracy"),
         faults=tuple(dict.fromkeys(contender.faults)),
         warnings=tuple(dict.fromkeys(contender.warnings)),
     )

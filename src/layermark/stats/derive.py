@@ -17,6 +17,7 @@ DERIVED_VERSION = 1
 GOAL = 0.01
 _INTERVAL = ("value", "low", "high")
 _VERIFIED = ("ok", "max_error", "tolerance", "against", "worst", "reason")
+_ACCURACY = ("against", "items", "relative_error", "top1_agreement")
 _SPEC_SETTINGS = ("execution", "formulation", "loss", "subnormals", "allocator")
 _TOLD_SETTINGS = ("layout", "compute_type", "output_type", "clock")
 
@@ -78,6 +79,7 @@ KEYS = (
     "ceiling",
     "noise_floor",
     "verified",
+    "accuracy",
     "samples",
     "environment",
     "command",
@@ -106,6 +108,7 @@ def _run_body(run: Run, goal: float) -> dict[str, Any]:
         "impossible": above,
         "ceiling": ceiling_facts(run.ceiling),
         "verified": _verified(run.verified),
+        "accuracy": dict.fromkeys(_ACCURACY) | dict(run.accuracy or {}),
         "samples": samples(run),
         "environment": dict(run.environment),
         "warnings": [*run.warnings, *doubts(run, goal)],
@@ -130,6 +133,7 @@ def _empty_body(outcome: Skipped | Failed) -> dict[str, Any]:
         "impossible": False,
         "ceiling": ceiling_facts(None),
         "verified": dict.fromkeys(_VERIFIED),
+        "accuracy": dict.fromkeys(_ACCURACY),
         "samples": [],
         "environment": None,
         "warnings": [],

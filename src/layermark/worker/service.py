@@ -63,6 +63,8 @@ class Service:
         if self._spec.splits:
             raise Unsupported("a pipeline of several stages does not run yet; leave --pipeline-splits out")
         found = backend(self._spec.backend)
+        if self._spec.quantised and not found.quantises:
+            raise Unsupported(f"{found.name} quantises nothing here; onnxruntime and openvino do")
         began = time.perf_counter()
         versions = _loaded(found)
         imported = time.perf_counter()
@@ -72,6 +74,7 @@ class Service:
         return {
             "timings_s": {"import": imported - began, "data": drawing, "compile": built - drawing},
             "settings": dict(program.settings),
+            "accuracy": program.accuracy(),
             "clock": program.clock_name,
             "versions": dict(versions),
         }

@@ -5,20 +5,23 @@ from __future__ import annotations
 import itertools
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper
 
 from layermark import ops
+from layermark.backends._onnx import quantised
 from layermark.backends._onnx.writer import Array, compute_type, input_type, write
 from layermark.backends._timing import Step
 from layermark.backends.base import Arrays, Program, Timeline, live
 from layermark.devices import cpu
 from layermark.errors import Unsupported, UserError
 from layermark.graph import Graph
-from layermark.spec import Spec
+from layermark.spec import Spec, types_of
 from layermark.workloads.base import Task
+from layermark.workloads.folding import folded
 
 UNROLLED_STEPS = 16
 """Loops up to this long are written out: 1.2 (ONNX Runtime) to 1.7 (OpenVINO) times as fast as the runtime's loop."""
@@ -91,7 +94,9 @@ class OnnxProgram(Program):
     """
 
     def __init__(self, spec: Spec, task: Task, written: str) -> None:
-        self._spec, self._graph, self._written = spec, task.graph, written
+        if spec.quantised:
+            quantised.refuse(spec, task.graph, spec.backend)
+        self._spec, self._task, self._graph, self._written = spec, task, task.graph, written
         self._settings = described(spec, task.graph)
         self.host = [feed(task.graph, task.batch(index), written) for index in range(spec.ring)]
         self._live = live(task, "NCHW", lambda batch: feed(task.graph, batch, written))
@@ -102,7 +107,31 @@ class OnnxProgram(Program):
         self._rewind()
 
     def _model(self, weights: Arrays) -> ModelProto:
-        return write(self._graph, weights, self._written, UNROLLED_STEPS)
+        """The model as it is written; what is to be quantised has its norms folded in."""
+        graph, held = folded(self._graph, weights) if self._spec.quantised else (self._graph, weights)
+        return write(graph, held, self._written, UNROLLED_STEPS)
+
+    def _feeds(self, numbers: Iterable[int]) -> Iterator[dict[str, Array]]:
+        """Batches by their numbers, under the names of the model's inputs."""
+        for number in numbers:
+            yield dict(zip(self._graph.inputs, feed(self._graph, self._task.batch(number), self._written), strict=True))
+
+    def accuracy(self) -> Mapping[str, Any] | None:
+        """Outputs for batches that nobody calibrated with, against those of the model that was quantised."""
+        if not self._spec.quantised:
+            return None
+        full, narrow = self._full(), self._narrow()
+        feeds = list(self._feeds(quantised.comparison(self._spec, self._graph)))
+        answers = [full(each) for each in feeds], [narrow(each) for each in feeds]
+        return quantised.loss(*answers, f"float32 outputs of {self._spec.backend}")
+
+    @abstractmethod
+    def _full(self) -> Callable[[Arrays], Array]:
+        """Answers the first output of the model in float32, whatever is measured."""
+
+    @abstractmethod
+    def _narrow(self) -> Callable[[Arrays], Array]:
+        """Answers the first output of the program that is measured."""
 
     @abstractmethod
     def _build(self, weights: Arrays) -> Lap:
@@ -145,7 +174,7 @@ class OnnxProgram(Program):
 
     def weights(self) -> Arrays:
         """The parameters, rounded to the type that they are stored in."""
-        stored = helper.tensor_dtype_to_np_dtype(compute_type(self._spec.precision.split(".")[1]))
+        stored = helper.tensor_dtype_to_np_dtype(compute_type(types_of(self._spec.precision)[1]))
         return {name: values.astype(stored).astype("float32") for name, values in self._weights.items()}
 
     def close(self) -> None:

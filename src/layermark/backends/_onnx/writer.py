@@ -13,6 +13,7 @@ import layermark
 from layermark import ops
 from layermark.graph import Graph, Node
 from layermark.laws import Shape
+from layermark.spec import types_of
 
 OPSET = 22
 """The first whose convolutions and recurrent layers may be bfloat16; ONNX Runtime and OpenVINO both read it."""
@@ -21,7 +22,8 @@ IR_VERSION = 10
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
 
-_TYPES = {"32": TensorProto.FLOAT, "16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
+# A model is quantised after it was written, so that int8 begins as float32.
+_TYPES = {"32": TensorProto.FLOAT, "16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16, "int8": TensorProto.FLOAT}
 
 
 @dataclass
@@ -135,7 +137,7 @@ def write(graph: Graph, weights: Arrays, precision: str = "32.32", unroll: int =
     """The whole model."""
     from layermark.backends._onnx.lowering import lower_op
 
-    compute, stored = (int(_TYPES[word]) for word in precision.split("."))
+    compute, stored = (int(_TYPES[word]) for word in types_of(precision))
     writer = Writer(graph, weights, compute, stored, unroll)
     for node in graph:
         if isinstance(node.op, ops.Input):

@@ -17,6 +17,7 @@ class OnnxRuntimeBackend(Backend):
     package: ClassVar[str] = "onnxruntime"
     also: ClassVar[tuple[str, ...]] = ("onnx",)
     executions: ClassVar[tuple[str, ...]] = ("auto", "sequential")
+    quantises: ClassVar[bool] = True
     probes: ClassVar[bool] = True
 
     def load(self) -> Mapping[str, str]:

@@ -40,7 +40,23 @@ class OnnxRuntimeProbe(Probe):
 
     @cached_property
     def _products(self) -> list[tuple[int, Step]]:
-        return [(2 * size**3, self._product(size, size, size)) for size in SIZES]
+        make = self._integers if self._spec.quantised else lambda size: self._product(size, size, size)
+        return [(2 * size**3, make(size)) for size in SIZES]
+
+    def _integers(self, size: int) -> Step:
+        """A product of unsigned and signed bytes, as convolutions of quantised models compute."""
+        draw = np.random.default_rng(0)
+        x = OrtValue.ortvalue_from_numpy(draw.integers(0, 256, (size, size), "uint8"))
+        weight = numpy_helper.from_array(draw.integers(-128, 128, (size, size), "int8"), "weight")
+        fed, given = _info("x", (size, size), TensorProto.UINT8), _info("z", (size, size), TensorProto.INT32)
+        node = helper.make_node("MatMulInteger", ["x", "weight"], ["z"])
+        session = process.session(
+            _model(helper.make_graph([node], "integers", [fed], [given], [weight])), process.options(self._spec)
+        )
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", x)
+        binding.bind_ortvalue_output("z", OrtValue.ortvalue_from_shape_and_type((size, size), np.int32))
+        return partial(session.run_with_iobinding, binding)
 
     def _product(self, rows: int, inner: int, columns: int) -> Step:
         weight = numpy_helper.from_array(_random((inner, columns)), "weight")
@@ -77,8 +93,8 @@ def _random(shape: Shape) -> Array:
     return np.random.default_rng(0).standard_normal(shape, "float32")
 
 
-def _info(name: str, shape: Shape) -> ValueInfoProto:
-    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+def _info(name: str, shape: Shape, kind: int = TensorProto.FLOAT) -> ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape)
 
 
 def _model(graph: GraphProto) -> ModelProto:

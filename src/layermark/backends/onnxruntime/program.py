@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnx
 from onnx import ModelProto
-from onnxruntime import InferenceSession, IOBinding, OrtValue
+from onnxruntime import InferenceSession, IOBinding, OrtValue, __version__
 
+from layermark.backends._onnx import quantised
 from layermark.backends._onnx.program import Lap, OneByOne, OnnxProgram, type_name
 from layermark.backends._onnx.writer import Array, compute_type
 from layermark.backends._timing import Step
 from layermark.backends.base import Arrays, OperatorTime
 from layermark.backends.onnxruntime import process
-from layermark.backends.onnxruntime.types import require
-from layermark.spec import Spec
+from layermark.backends.onnxruntime.types import dequantised, integer_products, require
+from layermark.spec import Spec, types_of
 from layermark.workloads.base import Task
 
 _NUMPY = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
@@ -29,26 +31,45 @@ class OnnxRuntimeProgram(OnnxProgram):
     def __init__(self, spec: Spec, task: Task) -> None:
         self._subnormals = process.set_subnormals(spec)
         super().__init__(spec, task, spec.precision)
-        compute, stored = (type_name(compute_type(word)) for word in spec.precision.split("."))
+        compute, stored = (type_name(compute_type(word)) for word in types_of(spec.precision))
+        self._settings = {"compute_type": compute, "weight_type": stored} | self._settings
         self._settings |= {
             "execution": "sequential",
             "provider": process.PROVIDER,
-            "compute_type": compute,
-            "weight_type": stored,
             "output_type": str(self._outputs[0].numpy().dtype),
             "subnormals": self._subnormals,
         }
 
     def _build(self, weights: Arrays) -> Lap:
-        session = self._opened(self._model(weights))
+        model = self._model(weights)
+        if self._spec.quantised:
+            model = self._quantised = self._narrowed(model)
+        session = self._session = self._opened(model)
         self._outputs = [_empty(each.shape, each.type) for each in session.get_outputs()]
         return OneByOne(self._steps(session), self._evictor)
 
     def _opened(self, model: ModelProto) -> InferenceSession:
         options = process.options(self._spec)
-        if self._spec.precision != "32.32":
+        if self._spec.quantised:
+            self._settings |= quantised.described(*integer_products(model, options), f"onnxruntime {__version__}")
+        elif self._spec.precision != "32.32":
             require(model, options, type_name(compute_type(self._spec.precision)))
         return process.session(model, options)
+
+    def _narrowed(self, model: ModelProto) -> ModelProto:
+        feeds = list(self._feeds(quantised.calibration(self._spec)))
+        path = quantised.made("layermark.backends.onnxruntime.quantiser", __version__, model, feeds, [".onnx"])
+        return onnx.load_model(path)
+
+    def products(self) -> Arrays:
+        """The weights of a quantised model, from whole numbers and their steps."""
+        return dequantised(self._quantised) if self._spec.quantised else {}
+
+    def _full(self) -> Callable[[Arrays], Array]:
+        return _answering(process.session(self._model(self._weights), process.options(self._spec)))
+
+    def _narrow(self) -> Callable[[Arrays], Array]:
+        return _answering(self._session)
 
     def _steps(self, session: InferenceSession) -> list[Step]:
         """One call per input of the ring: resident inputs, or one set of buffers that every batch is copied into."""
@@ -74,10 +95,24 @@ class OnnxRuntimeProgram(OnnxProgram):
         """The operators of some batches in a session that profiles, and the runtime's own trace."""
         from layermark.backends.onnxruntime.profile import profiled
 
-        return profiled(self._model(self._weights), process.options(self._spec), self._steps, folder, batches)
+        model = self._quantised if self._spec.quantised else self._model(self._weights)
+        return profiled(model, process.options(self._spec), self._steps, folder, batches)
+
+    def close(self) -> None:
+        """Let go of the session too."""
+        super().close()
+        del self._session
 
     def _results(self, place: int) -> Sequence[Array]:
         return [each.numpy() for each in self._outputs]
+
+
+def _answering(session: InferenceSession) -> Callable[[Arrays], Array]:
+    def answer(fed: Arrays) -> Array:
+        made: Array = session.run(None, dict(fed))[0]
+        return made
+
+    return answer
 
 
 def _empty(shape: Sequence[int], kind: str) -> OrtValue:

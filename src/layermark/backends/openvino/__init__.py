@@ -19,6 +19,7 @@ class OpenVinoBackend(Backend):
     name: ClassVar[str] = "openvino"
     package: ClassVar[str] = "openvino"
     also: ClassVar[tuple[str, ...]] = ("onnx",)
+    quantises: ClassVar[bool] = True
     executions: ClassVar[tuple[str, ...]] = ("auto", "latency", "throughput")
 
     def load(self) -> Mapping[str, str]:

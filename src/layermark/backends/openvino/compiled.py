@@ -13,14 +13,15 @@ import openvino
 from onnx import ModelProto
 
 from layermark import ops
-from layermark.backends._onnx import subnormals
+from layermark.backends._onnx import quantised, subnormals
 from layermark.backends._onnx.writer import Array
 from layermark.errors import Unsupported
 from layermark.graph import Graph
-from layermark.spec import Spec
+from layermark.spec import Spec, types_of
 
 DEVICE = "CPU"
-_HINTS = {"32": "f32", "16": "f16", "bf16": "bf16"}
+# What is not quantised in a quantised model is computed in full precision.
+_HINTS = {"32": "f32", "16": "f16", "bf16": "bf16", "int8": "f32"}
 TYPE_NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 _CONTRACTIONS = (
     "Convolution",
@@ -32,6 +33,8 @@ _CONTRACTIONS = (
     "TensorIterator",
     "Loop",
 )
+_MULTIPLYING = ("Convolution", "GroupConvolution", "MatMul")
+_INTEGERS = ("u8", "i8")
 _MOVES = ("Const", "Input", "Output", "Reorder", "Reshape", "Split", "Concatenation", "Convert", "Transpose", "Gather")
 
 
@@ -57,7 +60,7 @@ def threads_of(spec: Spec) -> int:
 
 def compute_word(spec: Spec) -> str:
     """How the runtime calls the type that a precision computes in."""
-    return _HINTS[spec.precision.split(".")[0]]
+    return _HINTS[types_of(spec.precision)[0]]
 
 
 def compile_model(
@@ -128,6 +131,26 @@ def executed(compiled: openvino.CompiledModel) -> Iterator[Executed]:
         facts = each.get_rt_info()
         kind, precision, kernel = (facts[key].astype(str) for key in ("layerType", "runtimePrecision", "primitiveType"))
         yield Executed(each.get_friendly_name(), kind, precision, kernel)
+
+
+def check_integers(compiled: openvino.CompiledModel, tool: str) -> dict[str, str]:
+    """How much of a quantised model is computed with whole numbers, and by which kernels."""
+    heavy = [each for each in executed(compiled) if each.kind in _CONTRACTIONS]
+    found = quantised.described(sum(each.precision in _INTEGERS for each in heavy), len(heavy), tool)
+    return {**found, "kernels": ", ".join(sorted({each.kernel for each in heavy}))}
+
+
+def products(model: openvino.Model) -> dict[str, Array]:
+    """The weights that a model multiplies with, under the names of its operations, whatever form they are stored in."""
+    heavy = [each for each in model.get_ops() if each.get_type_name() in _MULTIPLYING]
+    names = [f"{_product_name(each.get_friendly_name())}/weight" for each in heavy]
+    constants = openvino.Model([each.input_value(1) for each in heavy], [], "weights")
+    found = core().compile_model(constants, DEVICE, {"INFERENCE_PRECISION_HINT": "f32"}).create_infer_request().infer()
+    return {name: np.array(found[index]) for index, name in enumerate(names)}
+
+
+def _product_name(name: str) -> str:
+    return name.removesuffix("/WithoutBiases").removesuffix("/gemm")
 
 
 def check_types(compiled: openvino.CompiledModel, spec: Spec) -> dict[str, str]:
