@@ -91,6 +91,12 @@ GROUPED = [
     case(ops.Conv2d(12, (3, 3), (3, 2), (0, 1, 0, 1), groups=6), PICTURES),
     case(ops.Conv2d(6, (1, 1), (2, 2), (3, 2, 1, 1), groups=6), PICTURES),
 ]
+STRIDED = [
+    case(ops.Conv2d(4, (4, 4), (2, 2), (3, 3, 3, 3), bias=True), PICTURES),
+    case(ops.Conv2d(4, (7, 7), (2, 2), (3, 3, 3, 3)), PICTURES),
+    case(ops.Conv2d(4, (3, 2), (2, 2), (0, 1, 0, 1)), PICTURES),
+    case(ops.Conv2d(4, (5, 4), (3, 3), (1, 0, 2, 1), bias=True), PICTURES),
+]
 RECURRENT = [
     *(case(ops.Recurrent(cell, 6), SEQUENCES) for cell in CELLS),
     *(case(ops.Recurrent(cell, 6, bias=False), SINGLE, on=("tensorflow",)) for cell in CELLS),
@@ -126,6 +132,7 @@ CASES = [
     case(ops.Conv2d(4, (3, 3), (2, 1), (1, 0, 2, 1), bias=True), PICTURES),
     case(ops.Conv2d(4, (3, 2), (2, 1), (1, 0, 2, 1), (1, 2), bias=True), PICTURES),
     *GROUPED,
+    *STRIDED,
     case(ops.Norm("batch"), PICTURES),
     case(ops.Norm("batch"), ROWS),
     case(ops.Norm("batch", training=True, epsilon=1e-3), PICTURES),
@@ -196,4 +203,5 @@ def cases_of(backend: str) -> list[Case]:
 
 
 EVERY_CASE = pytest.mark.parametrize("each", CASES, ids=[each.name for each in CASES])
+EVERY_STRIDED = pytest.mark.parametrize("each", STRIDED, ids=[each.name for each in STRIDED])
 EVERY_GROUPED = pytest.mark.parametrize("each", GROUPED, ids=[each.name for each in GROUPED])

@@ -32,7 +32,7 @@ def test_single_batches_a_step_are_calls(workload: str) -> None:
 def test_grouped_convolutions_can_be_tuned(each: Case) -> None:
     from layermark.backends.jax import convolution
 
-    assert convolution.tunable(each.op)
+    assert convolution.tunable(each.op, 6)
 
 
 def test_names_are_stamped_into_the_compiled_program() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract.cases import CASES, EVERY_GROUPED, PICTURES, Case, case, cases_of
+from contract.cases import CASES, EVERY_GROUPED, EVERY_STRIDED, PICTURES, Case, case, cases_of
 from contract.lowerings import LOWERINGS, Lowering
 from layermark import ops, reference
 from layermark.workloads.base import Task
@@ -75,6 +75,12 @@ def test_forward(each: Case, lowering: Lowering) -> None:
 @pairs(TRAINING)
 def test_gradients(each: Case, lowering: Lowering) -> None:
     check_gradients(each, lowering)
+
+
+@EVERY_STRIDED
+def test_tuned_convolution_of_few_channels(each: Case) -> None:
+    check_forward(each, LOWERINGS["jax"], "tuned")
+    check_gradients(each, LOWERINGS["jax"], "tuned")
 
 
 @pytest.mark.parametrize("name", ["jax", "tensorflow-xla"])

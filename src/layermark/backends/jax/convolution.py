@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from layermark.backends.jax.barrier import made
+from layermark.backends.jax.folding import foldable, folded
 from layermark.ops import Conv2d, Padding, Size
 
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
@@ -34,13 +35,15 @@ def library(op: Conv2d, x: Array, kernel: Array) -> Array:
     )
 
 
-def tunable(op: Conv2d) -> bool:
-    """Whether there is anything better than XLA's convolution: it has no fast path for groups."""
-    return op.groups > 1
+def tunable(op: Conv2d, channels: int) -> bool:
+    """Whether there is anything better than XLA's convolution: it is slow for groups, and for few channels."""
+    return op.groups > 1 or foldable(op, channels)
 
 
 def tuned(op: Conv2d, x: Array, kernel: Array) -> Array:
     """Shifted multiplies where every group has one channel, else dense convolutions over few groups each."""
+    if op.groups == 1:
+        return folded(op, x, kernel)
     if kernel.shape[2] > 1:
         return _grouped(op, x, kernel)
     repeated = jnp.repeat(x, op.filters // op.groups, axis=3) if op.filters > op.groups else x

@@ -127,7 +127,7 @@ def _dense(op: ops.Dense, site: Site, x: Array) -> Array:
 
 @apply_op.register
 def _conv2d(op: ops.Conv2d, site: Site, x: Array) -> Array:
-    write = convolution.tuned if site.tuned and convolution.tunable(op) else convolution.library
+    write = convolution.tuned if site.tuned and convolution.tunable(op, x.shape[3]) else convolution.library
     made = write(op, x, site.weights["weight"])
     return made + site.weights["bias"] if op.bias else made
 

@@ -18,7 +18,7 @@ from layermark.backends.jax import cells, convolution
 from layermark.backends.jax.barrier import made
 from layermark.backends.jax.lowering import TO_CANONICAL, TO_INSIDE, Lowering, native
 from layermark.errors import Unsupported
-from layermark.graph import Graph
+from layermark.graph import Graph, Node
 from layermark.spec import Spec
 
 _TYPES = {"32": np.dtype("float32"), "16": np.dtype("float16"), "bf16": np.dtype(ml_dtypes.bfloat16)}
@@ -47,12 +47,15 @@ class Network:
     def __init__(self, spec: Spec, graph: Graph) -> None:
         self.graph, self.types, self.training = graph, Types.of(spec.precision), spec.mode == "train"
         tuned = spec.formulation == "tuned"
-        if tuned and not any(isinstance(node.op, ops.Conv2d) and convolution.tunable(node.op) for node in graph):
+        if tuned and not any(map(self._tunable, graph)):
             raise Unsupported(f"no tuned formulation of {spec.workload} on jax")
         self._lowering = Lowering(graph, tuned, self.types.compute.name)
         self._trained = [name for name, facts in graph.parameters.items() if facts.trainable]
         self._settled: list[str] = []
         self._settle = jax.jit(self._settle_flat)
+
+    def _tunable(self, node: Node) -> bool:
+        return isinstance(node.op, ops.Conv2d) and convolution.tunable(node.op, self.graph.input_shapes(node)[0][1])
 
     @property
     def layout(self) -> str:
