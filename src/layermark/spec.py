@@ -110,7 +110,9 @@ class Spec:
         help="random; inputs of zeros; inputs, targets and weights of zeros; each input filled with its number",
     )
     batches_per_step: int = option(1, parse=integer(1), help="batches run per call, without synchronisation inside")
-    execution: str = option("auto", help="eager, compile, ... or auto: the better of a short trial, recorded")
+    execution: str = option(
+        "auto", help="eager, compile, latency, throughput, ... or auto: the better of a short trial"
+    )
     formulation: str = option(
         "library", choices=("library", "tuned"), help="the framework's documented layer, or the expert's way around"
     )

@@ -17,18 +17,6 @@ BF16 = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("data", ["synthetic", "generated"])
-def test_throughput_walks_the_ring_and_waits_for_all(data: str) -> None:
-    program, task = prepared("lstm", execution="throughput", data=data, ring=3, batches_per_step=7)
-    for index in (0, 1, 2, 0):
-        program.run(1)
-        close(program.outputs(), oracle(task, index))
-    handed_over, done = program.run(7)
-    assert len(handed_over) == len(done) == 1
-    close(program.outputs(), oracle(task, 1))
-    assert program.settings["execution"] == "throughput"
-
-
 def test_auto_needs_no_trial_for_single_batches() -> None:
     settings = prepared(execution="auto")[0].settings
     assert settings["execution"] == "latency"

@@ -57,6 +57,11 @@ class Program(ABC):
     def settings(self) -> Mapping[str, str]:
         """What was really built: execution, layout, effective types, ..."""
 
+    @property
+    def least_batches(self) -> int:
+        """How many batches a call needs to be what it is meant for; shorter calls are timed as one that long."""
+        return 1
+
     @abstractmethod
     def run(self, batches: int) -> Timeline:
         """Run the next batches of the ring and return when the work is finished."""

@@ -48,13 +48,15 @@ class Loop:
         self._counters = counters
         self._program = program
         self._sample_ns = sample_ns
-        self._batches = batches_per_step
+        # A program that has several batches in flight is never full in a call of one, and would only seem slow.
+        self._steps = math.ceil(program.least_batches / batches_per_step)
+        self._batches = batches_per_step * self._steps
         self._clock = program.clock
         self._calls = 1
 
     def on(self, program: Program) -> Loop:
         """The same loop over a copy of its program; the calls that open a block are all the warm-up that it needs."""
-        other = Loop(program, self._batches, self._sample_ns, self._counters)
+        other = Loop(program, self._batches // self._steps, self._sample_ns, self._counters)
         other._calls = self._calls
         return other
 
@@ -98,7 +100,7 @@ class Loop:
             with watched(self._counters) as context:
                 samples, latencies = self._timed(wanted_ns, min_steps)
         return Block(
-            calls=self._calls,
+            calls=self._calls * self._steps,
             batches=self._calls * self._batches,
             samples_ns=tuple(samples),
             latencies_ns=tuple(latencies),
@@ -116,7 +118,7 @@ class Loop:
 
     def _timed(self, wanted_ns: int, min_steps: int) -> tuple[list[int], list[int]]:
         run, batches, clock, calls = self._program.run, self._batches, self._clock, self._calls
-        needed, stride = math.ceil(min_steps / calls), max(1, calls // _TIMELINES_A_SAMPLE)
+        needed, stride = math.ceil(min_steps / (calls * self._steps)), max(1, calls // _TIMELINES_A_SAMPLE)
         samples: list[int] = []
         timelines: list[Timeline] = []
         total = 0

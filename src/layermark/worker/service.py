@@ -193,7 +193,11 @@ class Service:
 
 
 def _built(found: Backend, spec: Spec, made: Task) -> Program:
-    return CallProgram(made.lowering(spec)) if isinstance(made, ProgramTask) else found.prepare(spec, made)
+    if isinstance(made, ProgramTask):
+        return CallProgram(made.lowering(spec))
+    if found.executions != Backend.executions and spec.execution not in found.executions:
+        raise Unsupported(f"{found.name} has no --execution {spec.execution}; it knows {', '.join(found.executions)}")
+    return found.prepare(spec, made)
 
 
 def _loaded(found: Backend) -> Mapping[str, str]:

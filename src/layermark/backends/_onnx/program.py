@@ -27,8 +27,20 @@ UNROLLED_STEPS = 16
 """Loops up to this long are written out: 1.2 (ONNX Runtime) to 1.7 (OpenVINO) times as fast as the runtime's loop."""
 
 
+FILLS = 4
+"""A call of a program with several batches in flight has so many times more: it is full for most of the call."""
+
+
 class Lap(ABC):
     """The way through the ring. `last` is the place of the batch that ran last, if any did."""
+
+    @property
+    def least(self) -> int:
+        """How many batches a call must have to be worth timing."""
+        return 1
+
+    def close(self) -> None:
+        """Let go of what it holds."""
 
     @abstractmethod
     def run(self, batches: int) -> Timeline:
@@ -161,6 +173,8 @@ class OnnxProgram(Program):
     def load(self, weights: Arrays) -> None:
         """Set the parameters; they are part of the compiled model, which is built again if they changed."""
         if self._lap is None or not _equal(self._weights, weights):
+            if self._lap is not None:
+                self._lap.close()
             self._lap = None
             self._weights = {name: np.array(values) for name, values in weights.items()}
             self._lap = self._build(self._weights)
@@ -177,8 +191,15 @@ class OnnxProgram(Program):
         stored = helper.tensor_dtype_to_np_dtype(compute_type(types_of(self._spec.precision)[1]))
         return {name: values.astype(stored).astype("float32") for name, values in self._weights.items()}
 
+    @property
+    def least_batches(self) -> int:
+        """More than one where several are in flight."""
+        return self._lap.least if self._lap else 1
+
     def close(self) -> None:
         """Let go of the model, inputs and outputs."""
+        if self._lap is not None:
+            self._lap.close()
         self._lap, self.host, self._evictor = None, [], None
 
 

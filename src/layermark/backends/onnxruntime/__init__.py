@@ -11,12 +11,15 @@ from layermark.workloads.base import Task
 
 
 class OnnxRuntimeBackend(Backend):
-    """ONNX Runtime's own CPU kernels on a model written from the graph. Inference only."""
+    """ONNX Runtime's own CPU kernels on a model written from the graph. Inference only.
+
+    `sequential` (or `latency`) runs one batch at a time on all threads, `throughput` one on each thread.
+    """
 
     name: ClassVar[str] = "onnxruntime"
     package: ClassVar[str] = "onnxruntime"
     also: ClassVar[tuple[str, ...]] = ("onnx",)
-    executions: ClassVar[tuple[str, ...]] = ("auto", "sequential")
+    executions: ClassVar[tuple[str, ...]] = ("auto", "sequential", "latency", "throughput")
     quantises: ClassVar[bool] = True
     probes: ClassVar[bool] = True
 

@@ -30,10 +30,18 @@ def facts() -> Mapping[str, str]:
     }
 
 
+def threads_of(spec: Spec) -> int:
+    """The thread budget in effect."""
+    return spec.threads or len(os.sched_getaffinity(0))
+
+
 def options(spec: Spec) -> onnxruntime.SessionOptions:
-    """One pool of `threads`, the caller included, that spins between nodes; every optimisation."""
+    """One pool of `threads`, the caller included, that spins between nodes; every optimisation.
+
+    Where there are as many callers as threads, each is its own pool.
+    """
     found = onnxruntime.SessionOptions()
-    found.intra_op_num_threads = spec.threads or len(os.sched_getaffinity(0))
+    found.intra_op_num_threads = 1 if spec.execution == "throughput" else threads_of(spec)
     found.inter_op_num_threads = 1
     found.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     found.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL

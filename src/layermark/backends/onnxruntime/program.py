@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import onnx
@@ -17,6 +18,7 @@ from layermark.backends._onnx.writer import Array, compute_type
 from layermark.backends._timing import Step
 from layermark.backends.base import Arrays, OperatorTime
 from layermark.backends.onnxruntime import process
+from layermark.backends.onnxruntime.callers import Callers
 from layermark.backends.onnxruntime.types import dequantised, integer_products, require
 from layermark.spec import Spec, types_of
 from layermark.workloads.base import Task
@@ -29,14 +31,15 @@ class OnnxRuntimeProgram(OnnxProgram):
     """One session; a run returns when its work is done."""
 
     def __init__(self, spec: Spec, task: Task) -> None:
+        self._copying = Lock()
         self._subnormals = process.set_subnormals(spec)
         super().__init__(spec, task, spec.precision)
         compute, stored = (type_name(compute_type(word)) for word in types_of(spec.precision))
         self._settings = {"compute_type": compute, "weight_type": stored} | self._settings
         self._settings |= {
-            "execution": "sequential",
+            "execution": "sequential" if spec.execution == "auto" else spec.execution,
             "provider": process.PROVIDER,
-            "output_type": str(self._outputs[0].numpy().dtype),
+            "output_type": str(self._outputs[0][0].numpy().dtype),
             "subnormals": self._subnormals,
         }
 
@@ -45,8 +48,15 @@ class OnnxRuntimeProgram(OnnxProgram):
         if self._spec.quantised:
             model = self._quantised = self._narrowed(model)
         session = self._session = self._opened(model)
-        self._outputs = [_empty(each.shape, each.type) for each in session.get_outputs()]
-        return OneByOne(self._steps(session), self._evictor)
+        callers = self._threads if self._spec.execution == "throughput" else 1
+        self._outputs = [[_empty(each.shape, each.type) for each in session.get_outputs()] for _ in range(callers)]
+        if self._spec.execution != "throughput":
+            return OneByOne(self._steps(session), self._evictor)
+        return Callers([self._steps(session, number) for number in range(callers)], self._evictor)
+
+    @property
+    def _threads(self) -> int:
+        return process.threads_of(self._spec)
 
     def _opened(self, model: ModelProto) -> InferenceSession:
         options = process.options(self._spec)
@@ -71,23 +81,26 @@ class OnnxRuntimeProgram(OnnxProgram):
     def _narrow(self) -> Callable[[Arrays], Array]:
         return _answering(self._session)
 
-    def _steps(self, session: InferenceSession) -> list[Step]:
-        """One call per input of the ring: resident inputs, or one set of buffers that every batch is copied into."""
+    def _steps(self, session: InferenceSession, caller: int = 0) -> list[Step]:
+        """One call per input of the ring: resident inputs, or one set of buffers that every batch is copied into.
+
+        Every caller has buffers of its own for what it writes.
+        """
         if self._spec.data == "synthetic":
             return [
-                partial(session.run_with_iobinding, self._bound(session, _filled(session, batch)))
+                partial(session.run_with_iobinding, self._bound(session, _filled(session, batch), caller))
                 for batch in self.host
             ]
         buffers = _filled(session, self.host[0])
-        binding = self._bound(session, buffers)
+        binding = self._bound(session, buffers, caller)
         fed: Sequence[Iterable[Array]] = [self._live] if self._live else self.host
-        return [partial(_copy_and_run, session, binding, buffers, batch) for batch in fed]
+        return [partial(_copy_and_run, session, binding, buffers, batch, self._copying) for batch in fed]
 
-    def _bound(self, session: InferenceSession, inputs: Sequence[OrtValue]) -> IOBinding:
+    def _bound(self, session: InferenceSession, inputs: Sequence[OrtValue], caller: int) -> IOBinding:
         binding = session.io_binding()
         for each, value in zip(session.get_inputs(), inputs, strict=True):
             binding.bind_ortvalue_input(each.name, value)
-        for each, value in zip(session.get_outputs(), self._outputs, strict=True):
+        for each, value in zip(session.get_outputs(), self._outputs[caller], strict=True):
             binding.bind_ortvalue_output(each.name, value)
         return binding
 
@@ -104,7 +117,7 @@ class OnnxRuntimeProgram(OnnxProgram):
         del self._session
 
     def _results(self, place: int) -> Sequence[Array]:
-        return [each.numpy() for each in self._outputs]
+        return [each.numpy() for each in self._outputs[place % len(self._outputs)]]
 
 
 def _answering(session: InferenceSession) -> Callable[[Arrays], Array]:
@@ -128,8 +141,9 @@ def _filled(session: InferenceSession, batch: Sequence[Array]) -> list[OrtValue]
 
 
 def _copy_and_run(
-    session: InferenceSession, binding: IOBinding, buffers: Sequence[OrtValue], batch: Iterable[Array]
+    session: InferenceSession, binding: IOBinding, buffers: Sequence[OrtValue], batch: Iterable[Array], one: Lock
 ) -> None:
-    for buffer, source in zip(buffers, batch, strict=True):
-        buffer.update_inplace(source)
+    with one:  # a batch that is loaded is valid until the next is asked for
+        for buffer, source in zip(buffers, batch, strict=True):
+            buffer.update_inplace(source)
     session.run_with_iobinding(binding)

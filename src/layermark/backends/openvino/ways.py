@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import openvino
 
-from layermark.backends._onnx.program import Lap, OneByOne
+from layermark.backends._onnx.program import FILLS, Lap, OneByOne
 from layermark.backends._onnx.writer import Array
 from layermark.backends._timing import Step
 from layermark.backends.base import Live, Timeline
@@ -58,28 +58,39 @@ class Way:
         return [request.get_output_tensor(index).data for index in range(len(self.compiled.outputs))]
 
 
-class Flight(Lap):
-    """Starts batches without waiting while requests are free, and waits for all of them at the end of a call."""
+class Slot(NamedTuple):
+    """A request, and how its inputs get there."""
 
-    def __init__(self, starts: Sequence[Step], waits: Sequence[Step], evictor: Array | None) -> None:
-        self._starts, self._waits, self._evictor = starts, waits, evictor
+    request: openvino.InferRequest
+    copy: Step | None = None
+
+
+class Flight(Lap):
+    """Has up to `most` batches in flight, on requests that take turns, and waits for all at the end of a call."""
+
+    def __init__(self, slots: Sequence[Slot], most: int, evictor: Array | None) -> None:
+        self._slots, self._most, self._evictor = slots, most, evictor
         self.rewind()
 
     def run(self, batches: int) -> Timeline:
-        """One entry for the whole call: batches end in any order."""
+        """Batches are handed over as soon as an earlier one is done; the runtime tells how long each was in flight."""
         if self._evictor is not None:
             np.add(self._evictor, 1, out=self._evictor)
-        begun, count = time.perf_counter_ns(), len(self._starts)
-        flying: deque[int] = deque()
+        handed_over: list[int] = []
+        done: list[int] = []
+        flying: deque[tuple[Slot, int]] = deque()
         for index in range(self._done, self._done + batches):
-            if len(flying) == count:
-                self._waits[flying.popleft()]()
-            self._starts[index % count]()
-            flying.append(index % count)
-        for place in flying:
-            self._waits[place]()
+            if len(flying) == self._most:
+                done.append(_landed(*flying.popleft()))
+            slot = self._slots[index % len(self._slots)]
+            handed_over.append(time.perf_counter_ns())
+            if slot.copy is not None:
+                slot.copy()
+            flying.append((slot, time.perf_counter_ns()))
+            slot.request.start_async()
+        done += [_landed(*each) for each in flying]
         self._done += batches
-        return Timeline([begun], [time.perf_counter_ns()])
+        return Timeline(handed_over, done)
 
     def rewind(self) -> None:
         """Begin again at the first input."""
@@ -88,7 +99,18 @@ class Flight(Lap):
     @property
     def last(self) -> int | None:
         """Which request ran last."""
-        return (self._done - 1) % len(self._starts) if self._done else None
+        return (self._done - 1) % len(self._slots) if self._done else None
+
+    @property
+    def least(self) -> int:
+        """Enough to keep all streams busy for a while."""
+        return FILLS * self._most
+
+
+def _landed(slot: Slot, started_ns: int) -> int:
+    """Wait for a request; answers when it was done, which may have been before somebody asked."""
+    slot.request.wait()
+    return started_ns + int(slot.request.latency * 1e6)
 
 
 def latency(model: openvino.Model, spec: Spec, inputs: Inputs, evictor: Array | None) -> Way:
@@ -131,14 +153,13 @@ def _streams(model: openvino.Model, spec: Spec, inputs: Inputs, evictor: Array |
     # As many requests as fill the streams, and a multiple of the ring so that each has its own input.
     batches = list(inputs.ring) * -(-wanted // len(inputs.ring))
     pairs = [_request(made, batch) for batch in batches]
-    starts: list[Step] = [request.start_async for request, _ in pairs]
+    slots = [Slot(request) for request, _ in pairs]
     if spec.data != "synthetic":
-        starts = [
-            partial(_copy_and_call, tensors, inputs.source(batch), request.start_async)
+        slots = [
+            Slot(request, partial(_copy, tensors, inputs.source(batch)))
             for (request, tensors), batch in zip(pairs, batches, strict=True)
         ]
-    requests = [request for request, _ in pairs]
-    return Way("throughput", made, requests, Flight(starts, [each.wait for each in requests], evictor))
+    return Way("throughput", made, [each.request for each in slots], Flight(slots, wanted, evictor))
 
 
 def _request(
@@ -155,9 +176,13 @@ def _request(
 
 
 def _copy_and_call(tensors: Sequence[Any], batch: Iterable[Array], call: Callable[[], object]) -> None:
+    _copy(tensors, batch)
+    call()
+
+
+def _copy(tensors: Sequence[Any], batch: Iterable[Array]) -> None:
     for tensor, source in zip(tensors, batch, strict=True):
         np.copyto(tensor.data, source)
-    call()
 
 
 def busy_threads(step: Step, seconds: float = _WATCHED_S) -> int:

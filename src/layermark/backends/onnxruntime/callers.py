@@ -1,0 +1,67 @@
+"""Several batches at a time: threads that each run a batch by themselves, on one session without a pool."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from layermark.backends._onnx.program import FILLS, Lap
+from layermark.backends._onnx.writer import Array
+from layermark.backends._timing import Step
+from layermark.backends.base import Timeline
+
+Stamp = tuple[int, int, int]
+"""The number of a batch, when it was handed over and when it was done."""
+
+
+class Callers(Lap):
+    """As many threads as callers; whoever is free takes the next batch. Each has its own steps, one per input."""
+
+    def __init__(self, callers: Sequence[Sequence[Step]], evictor: Array | None) -> None:
+        self._callers, self._evictor = callers, evictor
+        # New threads take over how the thread that starts them treats subnormal numbers.
+        self._pool = ThreadPoolExecutor(len(callers), thread_name_prefix="caller")
+        self._done = 0
+        self._last: int | None = None
+
+    def run(self, batches: int) -> Timeline:
+        """Hand the next batches out and sleep until all are finished."""
+        if self._evictor is not None:
+            np.add(self._evictor, 1, out=self._evictor)
+        end = self._done + batches
+        numbers = iter(range(self._done, end))
+        work = [self._pool.submit(_take, steps, numbers) for steps in self._callers]
+        stamps = sorted((*stamp, caller) for caller, each in enumerate(work) for stamp in each.result())
+        self._done, self._last = end, stamps[-1][-1]
+        return Timeline([stamp[1] for stamp in stamps], [stamp[2] for stamp in stamps])
+
+    def rewind(self) -> None:
+        """Begin again at the first input."""
+        self._done, self._last = 0, None
+
+    @property
+    def last(self) -> int | None:
+        """Which caller ran the last batch."""
+        return self._last
+
+    @property
+    def least(self) -> int:
+        """Enough for every caller to have several."""
+        return FILLS * len(self._callers)
+
+    def close(self) -> None:
+        """Let the threads go."""
+        self._pool.shutdown()
+
+
+def _take(steps: Sequence[Step], numbers: Iterator[int]) -> list[Stamp]:
+    """Run what nobody else has taken yet; reading a number is one step of the interpreter, so no two take the same."""
+    clock, stamps = time.perf_counter_ns, []
+    for number in numbers:
+        handed_over = clock()
+        steps[number % len(steps)]()
+        stamps.append((number, handed_over, clock()))
+    return stamps
