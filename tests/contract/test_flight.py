@@ -14,7 +14,7 @@ from layermark.worker.loop import Loop
 from layermark.worker.service import Service
 
 BOTH = each_of((ONNXRUNTIME, OPENVINO))
-BIG: dict[str, Any] = {"batch_size": 64, "params": {"size": 768}}
+BIG: dict[str, Any] = {"batch_size": 64, "params": {"size": 1536}}
 """Long enough that handing over takes no time beside it."""
 
 

@@ -60,9 +60,15 @@ class Contender:
 
 
 class GroupMeasurement:
-    """Measures the specs of one group within a crew; every spec gets exactly one outcome."""
+    """Measures the specs of one group within a crew; every spec gets exactly one outcome.
 
-    def __init__(self, crew: Crew, protocol: Protocol, listener: Listener, deadline: Deadline) -> None:
+    Without `probing` no ceilings are read, where nobody asks for them.
+    """
+
+    def __init__(
+        self, crew: Crew, protocol: Protocol, listener: Listener, deadline: Deadline, *, probing: bool = True
+    ) -> None:
+        self._probing = probing
         self._crew = crew
         self._protocol = protocol
         self._listener = listener
@@ -139,7 +145,8 @@ class GroupMeasurement:
             for contender in running if turn % 2 == 0 else running[::-1]:
                 self._block(contender)
             running = [each for each in running if each.spec.key not in self._outcomes]
-            self._probe(running)
+            if self._probing:
+                self._probe(running)
             turn += 1
 
     def _settled(self, running: Sequence[Contender], used_s: float, box_s: float) -> bool:

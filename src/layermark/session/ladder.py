@@ -16,7 +16,7 @@ def climb(spec: Spec, protocol: Protocol, listener: Listener | None = None) -> s
     """Measure the three rungs as one comparison group, each proven, and tell what real data cost."""
     rungs = {name: spec.replace(data=name) for name in stats.RUNGS}
     with Crew() as crew:
-        measurement = GroupMeasurement(crew, protocol, listener or Listener(), Deadline(None))
+        measurement = GroupMeasurement(crew, protocol, listener or Listener(), Deadline(None), probing=False)
         outcomes = measurement.measure(list(rungs.values()), protocol.time_box * len(rungs))
     runs = {}
     for name, outcome in zip(rungs, outcomes, strict=True):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from layermark.outcome import Run
-from layermark.stats.rates import throughput
+from layermark.stats.rates import latency_ms, throughput
 
 RUNGS = ("synthetic", "generated", "real")
 STAGES = ("read", "decode", "preprocess")
@@ -14,11 +14,17 @@ STAGES = ("read", "decode", "preprocess")
 
 @dataclass(frozen=True)
 class Ladder:
-    """Seconds per item on every rung, and which share of the time with real data each step costs."""
+    """Seconds per item and latency of a batch on every rung, and which share of the time each step costs."""
 
     seconds: Mapping[str, float]
+    latency_ms: Mapping[str, Mapping[str, float | None]]
     lost: Mapping[str, float]
     """Shares of `read`, `decode`, `preprocess` and `copy`; the rest is the network's own."""
+
+    @property
+    def network(self) -> float:
+        """The share that is the network's own."""
+        return 1 - self.total
 
     @property
     def total(self) -> float:
@@ -41,4 +47,5 @@ def ladder(runs: Mapping[str, Run]) -> Ladder:
     whole = sum(spent.values()) or 1.0
     loading = max(0.0, seconds["real"] - seconds["generated"]) / seconds["real"]
     copying = max(0.0, seconds["generated"] - seconds["synthetic"]) / seconds["real"]
-    return Ladder(seconds, {**{stage: loading * spent[stage] / whole for stage in STAGES}, "copy": copying})
+    latency = {name: latency_ms(runs[name].blocks) for name in RUNGS}
+    return Ladder(seconds, latency, {**{stage: loading * spent[stage] / whole for stage in STAGES}, "copy": copying})

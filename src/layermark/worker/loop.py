@@ -21,6 +21,7 @@ WINDOW_CALLS = 20
 WINDOW_SAMPLES = 50
 AGREE = 0.05
 LATENCIES_KEPT = 4096
+_LONG_CALL_NS = 1_000_000_000
 _WARM_UP_LIMIT_NS = 5_000_000_000
 _TIMELINES_A_SAMPLE = 256
 
@@ -185,17 +186,20 @@ def unfinished_share(
 ) -> float:
     """The share of a call's CPU time that falls after the call has returned; near 0 for an honest program.
 
-    Thread pools spin for up to a tenth of a second after work; that is allowed for each thread.
+    Thread pools spin for up to a tenth of a second after work; that is allowed for each thread. A call that takes long
+    with little CPU time, since it waits for data, is long enough.
     """
     wanted_ns, spin_ns = threads * 300_000_000, threads * 100_000_000
     while True:
-        began = cpu_clock()
+        began, entered = cpu_clock(), program.clock()
         program.run(batches)
-        returned = cpu_clock()
+        returned, left = cpu_clock(), program.clock()
         still = _stand_still(cpu_clock, sleep)
-        if still - began >= wanted_ns or batches >= 1 << 16 or program.clock_name != "perf_counter":
+        waited = left - entered >= _LONG_CALL_NS
+        if still - began >= wanted_ns or waited or batches >= 1 << 16 or program.clock_name != "perf_counter":
             return max(0, still - returned - spin_ns) / max(1, still - began)
-        batches *= 4
+        wanted = math.ceil(1.1 * batches * _LONG_CALL_NS / max(1, left - entered))
+        batches = max(batches + 1, min(4 * batches, wanted))
 
 
 def _stand_still(cpu_clock: Callable[[], int], sleep: Callable[[float], None]) -> int:

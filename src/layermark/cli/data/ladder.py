@@ -42,10 +42,17 @@ def execute(args: Namespace, argv: Sequence[str]) -> int:
 
 def _document(found: Ladder) -> dict[str, object]:
     rates = {name: 1 / seconds for name, seconds in found.seconds.items()}
-    return {"items_per_s": rates, "lost": dict(found.lost), "lost_in_all": found.total}
+    return {
+        "items_per_s": rates,
+        "latency_ms": found.latency_ms,
+        "lost": dict(found.lost),
+        "lost_in_all": found.total,
+        "network": found.network,
+    }
 
 
 def _text(found: Ladder) -> str:
     lines = [f"{name:10}  {1 / seconds:10.1f} items/s" for name, seconds in found.seconds.items()]
     lines += ["", f"real data cost {found.total:.1%} of the time:"]
-    return "\n".join([*lines, *(f"  {name:10} {share:6.1%}" for name, share in found.lost.items())])
+    lines += [f"  {name:10} {share:6.1%}" for name, share in found.lost.items()]
+    return "\n".join([*lines, f"the network itself took {found.network:.1%}"])
