@@ -256,7 +256,7 @@ def _proxy_normalised(op: ops.Norm, xp: Any, own: Arrays, scaled: Array) -> Arra
     proxy = activation(((1 + own["proxy_scale"]) * along + own["proxy_shift"]) * own["scale"] + own["shift"])
     mean = xp.mean(proxy, axis=0, keepdims=True)
     variance = xp.mean((proxy - mean) ** 2, axis=0, keepdims=True)
-    return (activation(scaled) - mean) / xp.sqrt(variance + ops.PROXY_EPSILON)
+    return (activation(scaled) - mean) / xp.sqrt(variance + op.proxy_epsilon)
 
 
 def _clip(xp: Any, x: Array, top: float) -> Array:

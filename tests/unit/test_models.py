@@ -245,3 +245,40 @@ def test_a_norms_scale_and_shift_are_judged_together():
     graph = make("resnet18")
     assert ["bn1/scale", "bn1/shift"] == siblings(graph, "bn1/shift")
     assert ["fc/bias"] == siblings(graph, "fc/bias")
+
+
+@pytest.mark.parametrize(
+    ("pictures", "inside", "expected"),
+    [
+        ("raw", "full", (1 / 255, 0.485, 0.229)),
+        ("8-bit", "full", (1 / 255, 0.485, 0.229)),
+        ("float", "full", (1.0, 0.485, 0.229)),
+        ("8-bit", "mean", (1.0, 123.68, 1.0)),
+        ("raw", "mean", (1.0, 123.68, 1.0)),
+        ("float", "mean", (1.0, 123.68 / 255, 1.0)),
+        ("8-bit", "none", (1.0, 0.0, 1.0)),
+    ],
+)
+def test_what_the_model_does_to_pictures(pictures, inside, expected):
+    op = make("resnet18", pictures=pictures, normalise_inside=inside).by_name["normalise"].op
+    assert pytest.approx(expected) == (op.scale, op.mean[0], op.deviation[0])
+
+
+def test_parts_of_efficientnet_can_be_changed():
+    plain = make("efficientnet-b0")
+    assert not any("/se/" in node.name for node in make("efficientnet-b0", squeeze_excite=False))
+    assert "block3a/SE" not in make("efficientnet-b0", squeeze_excite=False).aliases
+    assert {"relu", "sigmoid"} == {
+        node.op.kind for node in make("efficientnet-b0", activation="relu") if isinstance(node.op, Activation)
+    }
+    bare = make("efficientnet-b0", top_width=0)
+    assert "conv_head" not in bare.by_name and (1, 320) == bare.shapes["global_pool"]
+    assert "global_pool" == bare.aliases["Top"]
+    wide = make("efficientnet-b0", width_coefficient=1.4, depth_coefficient=1.8)
+    assert make("efficientnet-b4").parameter_count == wide.parameter_count
+    assert make("efficientnet-b0", depth_divisor=16, width_coefficient=1.1).parameters != plain.parameters
+    trained = make("efficientnet-b0", mode="train", dropout_rate=0.4, block_survival_prob=0.5)
+    assert 0.4 == trained.by_name["dropout"].op.rate
+    assert make("efficientnet-b0", mode="train") != trained
+    proxy = make("efficientnet-b0", norm_type="proxy", norm_num_groups=4, proxy_epsilon=0.1)
+    assert 0.1 == proxy.by_name["bn1"].op.proxy_epsilon

@@ -17,7 +17,7 @@ from layermark.data.pipeline import Pipeline, Tally
 from layermark.data.preprocess import Preprocess
 from layermark.errors import UserError
 from layermark.graph import Graph
-from layermark.laws import Integers
+from layermark.laws import Integers, Uniform
 from layermark.ops import Input, Normalise
 from layermark.spec import Loading, Spec
 
@@ -150,9 +150,8 @@ class Pictures:
 
 def host_normalisation(graph: Graph, name: str, asked: str) -> str:
     """What is left for the host to do, given what the network does to its pictures itself."""
-    readers = [node.op for node in graph if name in node.inputs and isinstance(node.op, Normalise)]
-    if readers:
-        return "scale" if readers[0].scale == 1 else "none"
+    if any(name in node.inputs and isinstance(node.op, Normalise) for node in graph):
+        return "scale" if graph.inputs[name].law == Uniform(0, 1) else "none"
     return "none" if graph.inputs[name].item_bytes == 1 else asked
 
 

@@ -11,11 +11,8 @@ import numpy as np
 
 from layermark.data.base import Array, Box, Sample, needed
 from layermark.laws import stream
+from layermark.ops.pointwise import IMAGENET_DEVIATION, IMAGENET_MEAN, IMAGENET_MEAN_255
 
-MEAN = (0.485, 0.456, 0.406)
-DEVIATION = (0.229, 0.224, 0.225)
-MEAN_255 = (123.68, 116.78, 103.94)
-"""What the TensorFlow programs subtract, from 0..255, when they do not normalise."""
 _MARGIN = 256 / 224
 _ATTEMPTS = 100
 _PAD = 4
@@ -87,13 +84,13 @@ class Preprocess:
 
     @cached_property
     def _factor(self) -> Array:
-        values = {"full": [1 / (255 * each) for each in DEVIATION], "scale": [1 / 255] * 3, "mean": [1.0] * 3}
+        values = {"full": [1 / (255 * each) for each in IMAGENET_DEVIATION], "scale": [1 / 255] * 3, "mean": [1.0] * 3}
         return np.array(values[self.normalise], "float32")[:, None, None]
 
     @cached_property
     def _addend(self) -> Array:
-        full = [-mean / deviation for mean, deviation in zip(MEAN, DEVIATION, strict=True)]
-        values = {"full": full, "scale": [0.0] * 3, "mean": [-each for each in MEAN_255]}
+        full = [-mean / deviation for mean, deviation in zip(IMAGENET_MEAN, IMAGENET_DEVIATION, strict=True)]
+        values = {"full": full, "scale": [0.0] * 3, "mean": [-each for each in IMAGENET_MEAN_255]}
         return np.array(values[self.normalise], "float32")[:, None, None]
 
 

@@ -52,6 +52,7 @@ class Norm(Op):
     momentum: float = 0.1
     activation: str = ""
     training: bool = False
+    proxy_epsilon: float = PROXY_EPSILON
 
     def __post_init__(self) -> None:
         if self.kind not in NORMS:

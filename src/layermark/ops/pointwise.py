@@ -118,6 +118,12 @@ class Flatten(Op):
         return x[0], math.prod(x[1:])
 
 
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_DEVIATION = (0.229, 0.224, 0.225)
+IMAGENET_MEAN_255 = (123.68, 116.78, 103.94)
+"""What the TensorFlow programs subtract, from 0..255, when they do not normalise."""
+
+
 @dataclass(frozen=True)
 class Normalise(Op):
     """Pictures of 8-bit or float numbers to normalised floats: `(x * scale - mean) / deviation` per channel."""

@@ -120,7 +120,7 @@ def _proxy(op: ops.Norm, scale: Array, shift: Array, proxy_scale: Array, proxy_s
     points = [statistics.NormalDist().inv_cdf((i + 0.5) / ops.PROXY_POINTS) for i in range(ops.PROXY_POINTS)]
     drawn = np.array(points)[:, None] * (1.0 + proxy_scale) + proxy_shift
     made = _ACTIVATE[op.activation](drawn * scale + shift)
-    factor = 1 / np.sqrt(made.var(axis=0) + ops.PROXY_EPSILON)
+    factor = 1 / np.sqrt(made.var(axis=0) + op.proxy_epsilon)
     return factor, -made.mean(axis=0) * factor
 
 

@@ -91,7 +91,7 @@ def _proxy(op: ops.Norm, weights: Mapping[str, Array]) -> dict[str, Array]:
     drawn = jnp.asarray([[normal.inv_cdf((i + 0.5) / points)] for i in range(points)], weights["scale"].dtype)
     seen = drawn * (1 + weights["proxy_scale"]) + weights["proxy_shift"]
     mean, variance = _moments(_activate(op, seen * weights["scale"] + weights["shift"]), (0,))
-    factor = lax.rsqrt(variance[0] + ops.PROXY_EPSILON)
+    factor = lax.rsqrt(variance[0] + op.proxy_epsilon)
     return {"factor": factor, "offset": -mean[0] * factor}
 
 

@@ -212,7 +212,7 @@ def _proxy_normalised(op: ops.Norm, own: Tensors, scaled: Tensor) -> Tensor:
     quantiles = tf.constant([[normal.inv_cdf((i + 0.5) / points)] for i in range(points)], tf.float32)
     proxy = activation(((1 + own["proxy_scale"]) * quantiles + own["proxy_shift"]) * own["scale"] + own["shift"])
     mean, variance = tf.nn.moments(proxy, (0,))
-    return (activation(scaled) - mean) * tf.math.rsqrt(variance + ops.PROXY_EPSILON)
+    return (activation(scaled) - mean) * tf.math.rsqrt(variance + op.proxy_epsilon)
 
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {

@@ -184,7 +184,7 @@ def _norm(op: ops.Norm, site: Site) -> fx.Node:
     group = modules.GroupNorm(channels, op.groups, op.epsilon, op.strided)
     if op.kind == "group":
         return site.module(group, scale="scale", shift="shift")
-    proxy = modules.ProxyNorm(group, op.activation, ops.PROXY_POINTS, ops.PROXY_EPSILON)
+    proxy = modules.ProxyNorm(group, op.activation, ops.PROXY_POINTS, op.proxy_epsilon)
     shared = {name: Slot(group, name) for name in ("scale", "shift")}
     return site.module(proxy, **shared, proxy_scale="proxy_scale", proxy_shift="proxy_shift")
 

@@ -24,7 +24,8 @@ from layermark.ops import (
     StochasticDepth,
     same_padding,
 )
-from layermark.ops.normalise import NORMS
+from layermark.ops.normalise import NORMS, PROXY_EPSILON
+from layermark.ops.pointwise import IMAGENET_DEVIATION, IMAGENET_MEAN, IMAGENET_MEAN_255
 from layermark.options import Size, integer, option, positive_float, size, switch
 from layermark.workloads.base import Workload
 from layermark.workloads.objective import finish
@@ -32,10 +33,14 @@ from layermark.workloads.objective import finish
 if TYPE_CHECKING:
     import numpy as np
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_DEVIATION = (0.229, 0.224, 0.225)
-PICTURES = ("normalised", "float", "8-bit")
-_LAWS: dict[str, Law] = {"normalised": Normal(), "float": Uniform(0, 1), "8-bit": Integers(0, 256)}
+PICTURES = ("normalised", "float", "raw", "8-bit")
+_LAWS: dict[str, Law] = {
+    "normalised": Normal(),
+    "float": Uniform(0, 1),
+    "raw": Uniform(0, 255),
+    "8-bit": Integers(0, 256),
+}
+INSIDE = ("full", "mean", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +52,11 @@ class ModelParams:
     pictures: str = option(
         "normalised",
         choices=PICTURES,
-        help="fed with normalised floats; or with floats from 0 to 1, or bytes, that the model normalises itself",
+        help="fed with normalised floats; or with floats from 0 to 1 or from 0 to 255, or bytes, that the model "
+        "normalises itself",
+    )
+    normalise_inside: str = option(
+        "full", choices=INSIDE, help="what the model does to them: mean and deviation; only less the mean; only a cast"
     )
     input_image_padding: bool = option(False, parse=switch, help="give the pictures a fourth channel of zeros")
     convention: str = option(
@@ -60,6 +69,7 @@ class ModelParams:
     norm_strided: bool = option(False, parse=switch, help="put channel c into group c mod groups")
     norm_eps: float = option(1e-5, parse=positive_float, help="epsilon of the norms")
     norm_momentum: float = option(0.1, parse=positive_float, help="share of the new in running statistics")
+    proxy_epsilon: float = option(PROXY_EPSILON, parse=positive_float, help="epsilon of the proxy's deviation")
 
 
 @dataclass(frozen=True)
@@ -101,8 +111,9 @@ class Net:
         kind = self.params.pictures
         x = self.input("x", (batch_size, 3, *area), law=_LAWS[kind], item_bytes=int(kind == "8-bit"))
         if kind != "normalised":
-            scale = 1 / 255 if kind == "8-bit" else 1.0
-            x = self.add("normalise", Normalise(IMAGENET_MEAN, IMAGENET_DEVIATION, scale), x)
+            x = self.add(
+                "normalise", normalisation(self.params.normalise_inside, largest=1 if kind == "float" else 255), x
+            )
         return self.add("pad", Pad((0, 0, 0, 0), (0, 1)), x) if self.params.input_image_padding else x
 
     def conv(
@@ -128,6 +139,7 @@ class Net:
             momentum=own.norm_momentum,
             activation=activation if proxied else "",
             training=self.training,
+            proxy_epsilon=own.proxy_epsilon,
         )
         y = self.add(name, op, x)
         return self.add(f"{name}/{activation}", Activation(activation), y) if activation and not proxied else y
@@ -187,6 +199,15 @@ class Model(Workload):
     def outputs(self, params: Any) -> int:
         """How many classes there are."""
         return int(params.classes or self.classes)
+
+
+def normalisation(what: str, *, largest: int) -> Normalise:
+    """What a model does to pictures whose numbers reach from 0 to this one."""
+    ones = (1.0, 1.0, 1.0)
+    if what == "full":
+        return Normalise(IMAGENET_MEAN, IMAGENET_DEVIATION, 1 / largest)
+    mean = IMAGENET_MEAN_255 if what == "mean" else (0.0, 0.0, 0.0)
+    return Normalise(tuple(each * largest / 255 for each in mean), ones, 1.0)
 
 
 def _cross_entropy(build: Builder, logits: str) -> str:

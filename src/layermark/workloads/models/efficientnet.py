@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from layermark.ops import Dense, GlobalPool
-from layermark.options import integer, option
+from layermark.options import integer, option, positive_float, share, switch
 from layermark.workloads.models._inverted import Inverted, Part, stem, torchvision
 from layermark.workloads.models.base import Model, ModelParams, Net, rounded
 
@@ -61,6 +61,18 @@ class EfficientNetParams(ModelParams):
 
     group_dim: int = option(1, parse=integer(1), help="channels of each group in the k x k convolutions")
     expand_ratio: int = option(6, parse=integer(1), help="by how much blocks are wider inside than outside")
+    squeeze_excite: bool = option(True, parse=switch, help="a gate per channel in every block")
+    activation: str = option("swish", choices=("swish", "relu"), help="activation of all layers but the gates' last")
+    depth_divisor: int = option(8, parse=integer(1), help="widths are rounded to multiples of this")
+    top_width: int = option(1280, parse=integer(0), help="channels of the last 1x1 convolution, unscaled (0: none)")
+    width_coefficient: float = option(0.0, parse=positive_float, help="factor of all widths (default: the model's own)")
+    depth_coefficient: float = option(0.0, parse=positive_float, help="factor of all depths (default: the model's own)")
+    dropout_rate: float = option(
+        -1.0, parse=share, help="share that is dropped before the last layer, in training (default: the model's own)"
+    )
+    block_survival_prob: float = option(
+        _SURVIVAL, parse=positive_float, help="share of the last block's results that are kept, in training"
+    )
 
 
 class EfficientNet(Model):
@@ -76,48 +88,64 @@ class EfficientNet(Model):
 
     def layers(self, net: Net, params: EfficientNetParams, x: str) -> str:
         """Stem, blocks, head, mean, dropout and dense layer."""
-        y = stem(net, x, rounded(32 * self.own.width), "swish")
+        own = self._sized(params)
+        y = stem(net, x, rounded(32 * own.width, params.depth_divisor), params.activation)
         net.alias("conv_stem", ["block0", "_conv_stem"])
         net.alias("bn1", ["_bn0"])
-        for number, (place, block) in enumerate(self._blocks(net, params)):
+        for number, (place, block) in enumerate(_blocks(own, params)):
             identity = block.has_identity(net, y)
             y, parts = block.write(net, y)
             _name(net, place, number, parts, identity)
-        return self._head(net, params, y)
+        return self._head(net, params, own, y)
 
-    def _blocks(self, net: Net, params: EfficientNetParams) -> Iterator[tuple[tuple[int, int], Inverted]]:
-        """Every block with its stage (from 1) and its index within."""
-        depths = [math.ceil(self.own.depth * stage.repeats) for stage in _STAGES]
-        before, number = rounded(32 * self.own.width), 0
-        for index, (stage, depth) in enumerate(zip(_STAGES, depths, strict=True)):
-            out = rounded(stage.out * self.own.width)
-            for place in range(depth):
-                yield (
-                    (index + 1, place),
-                    Inverted(
-                        name=f"blocks/{index}/{place}",
-                        kernel=stage.kernel,
-                        stride=stage.stride if place == 0 else 1,
-                        expanded=before * (params.expand_ratio if index else 1),
-                        out=out,
-                        activation="swish",
-                        squeezed=max(1, int(before * _SQUEEZE)),
-                        group_dim=params.group_dim,
-                        survival=1 - (1 - _SURVIVAL) * number / sum(depths),
-                    ),
-                )
-                before, number = out, number + 1
+    def _sized(self, params: EfficientNetParams) -> Size:
+        """The model's own size with what the options change about it."""
+        own = self.own
+        return own._replace(
+            width=params.width_coefficient or own.width,
+            depth=params.depth_coefficient or own.depth,
+            dropout=own.dropout if params.dropout_rate < 0 else params.dropout_rate,
+        )
 
-    def _head(self, net: Net, params: EfficientNetParams, x: str) -> str:
-        y = net.norm("bn2", net.conv("conv_head", x, rounded(1280 * self.own.width), 1), "swish")
-        mean = net.add("global_pool", GlobalPool(), y)
-        logits = net.add("classifier", Dense(self.outputs(params)), net.dropout("dropout", mean, self.own.dropout))
-        last = f"features/{len(_STAGES) + 1}"
-        net.alias("conv_head", ["Top", "_conv_head", last, f"{last}/0"])
-        net.alias("bn2", ["_bn1", f"{last}/1"])
+    def _head(self, net: Net, params: EfficientNetParams, own: Size, x: str) -> str:
+        top = "conv_head" if params.top_width else "global_pool"
+        if params.top_width:
+            width = rounded(params.top_width * own.width, params.depth_divisor)
+            x = net.norm("bn2", net.conv("conv_head", x, width, 1), params.activation)
+            last = f"features/{len(_STAGES) + 1}"
+            net.alias("conv_head", ["_conv_head", last, f"{last}/0"])
+            net.alias("bn2", ["_bn1", f"{last}/1"])
+        mean = net.add("global_pool", GlobalPool(), x)
+        logits = net.add("classifier", Dense(self.outputs(params)), net.dropout("dropout", mean, own.dropout))
+        net.alias(top, ["Top"])
         net.alias("global_pool", ["avgpool"])
         net.alias("classifier", ["_fc", "classifier/1"])
         return logits
+
+
+def _blocks(own: Size, params: EfficientNetParams) -> Iterator[tuple[tuple[int, int], Inverted]]:
+    """Every block with its stage (from 1) and its index within."""
+    depths = [math.ceil(own.depth * stage.repeats) for stage in _STAGES]
+    before, number = rounded(32 * own.width, params.depth_divisor), 0
+    for index, (stage, depth) in enumerate(zip(_STAGES, depths, strict=True)):
+        out = rounded(stage.out * own.width, params.depth_divisor)
+        for place in range(depth):
+            yield (
+                (index + 1, place),
+                Inverted(
+                    name=f"blocks/{index}/{place}",
+                    kernel=stage.kernel,
+                    stride=stage.stride if place == 0 else 1,
+                    expanded=before * (params.expand_ratio if index else 1),
+                    out=out,
+                    activation=params.activation,
+                    squeezed=max(1, int(before * _SQUEEZE)) if params.squeeze_excite else 0,
+                    gates=(params.activation, "sigmoid"),
+                    group_dim=params.group_dim,
+                    survival=1 - (1 - params.block_survival_prob) * number / sum(depths),
+                ),
+            )
+            before, number = out, number + 1
 
 
 def _name(net: Net, place: tuple[int, int], number: int, parts: list[Part], identity: bool) -> None:
@@ -128,7 +156,8 @@ def _name(net: Net, place: tuple[int, int], number: int, parts: list[Part], iden
     if index == 0:
         net.alias(first, [f"blocks/{stage - 1}", f"features/{stage}"])
     torchvision(net, f"features/{stage}/{index}", parts)
-    words = [("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_se_reduce", "_se_expand")]
+    squeezes = any("/se/" in pair[0] for pair in parts)
+    words = [("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), *[("_se_reduce", "_se_expand")] * squeezes]
     words = [*words, ("_project_conv", "_bn2")][-len(parts) :]
     for pair, names in zip(parts, words, strict=True):
         for node, name in zip(pair, names, strict=True):
@@ -141,9 +170,14 @@ def _name_parts(net: Net, name: str, parts: list[Part], identity: bool) -> None:
     if identity:
         net.alias(parts[0][0], [name])
         return
-    squeeze = parts[-2][0].removesuffix("/conv_reduce") + "/pool"
-    starts = [parts[0][0]] * (len(parts) == 4) + [parts[-3][0], squeeze, parts[-1][0]]
-    for start, word in zip(starts, ["", "/b", "/SE", "/c"][-len(starts) :], strict=True):
+    deep = next(pair[0] for pair in parts if pair[0].endswith("/conv_dw"))
+    starts = {"": parts[0][0], "/b": deep, "/c": parts[-1][0]}
+    squeeze = [pair[0].removesuffix("/conv_reduce") + "/pool" for pair in parts if "/se/" in pair[0]]
+    if squeeze:
+        starts["/SE"] = squeeze[0]
+    if starts[""] == starts["/b"]:  # it expands by nothing, so there is no first part
+        del starts[""]
+    for word, start in starts.items():
         net.alias(start, [name + word])
 
 
