@@ -1,6 +1,7 @@
 """What the seed scripts print."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +9,7 @@ from layermark import stats
 from layermark.outcome import Failed, Skipped
 from layermark.seeds.engine import Engine
 from layermark.seeds.parsing import parse
-from layermark.seeds.printing import Printer, banner, step_line, summary
+from layermark.seeds.printing import LayerPrinter, banner, step_line, summary
 from layermark.seeds.request import request
 from layermark.seeds.scripts import script
 from layermark.session.pace import Course, Pace, fitted
@@ -65,15 +66,15 @@ def test_the_seeds_own_checkers_read_the_lines(family):
 
 
 def test_the_printer_follows_the_seeds(capsys):
-    request, _ = asked("popart/lstm", "--report-hw", "yes", "--budget", "2m")
-    printer = Printer(request)
+    request, values = asked("popart/lstm", "--report-hw", "yes", "--budget", "2m")
+    printer = LayerPrinter(request, values, Path("lstm.py"))
     printer.begin()
     printer.expected(7200)
     printer.shortened(Course(steps=5, batches=10), request.course)
     printer.compiled(12.3451)
     printer.step(a_block(123), 1000)
     printer.stopped(1)
-    printer.end()
+    printer.end({})
     assert [
         "Compiling...",
         "Shortened to fit the budget of 2m: 10 of 1000 batches per host call.",
@@ -87,7 +88,7 @@ def test_the_printer_follows_the_seeds(capsys):
 
 
 def test_long_runs_say_how_long(capsys):
-    printer = Printer(asked("tensorflow/lstm")[0])
+    printer = LayerPrinter(*asked("tensorflow/lstm"), Path("lstm.py"))
     printer.expected(599)
     printer.expected(9000)
     assert ["This run will take about 2h30m; --budget 2m would end it in time."] == capsys.readouterr().out.splitlines()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -72,6 +73,8 @@ class Pictures:
         self._rest: dict[int, dict[str, Array]] = {}
         self._loader: Loader | None = None
         self._next = 0
+        self._handed: list[int] | None = None
+        self.labels: Array = np.zeros(0, "int32")
 
     @property
     def batch_size(self) -> int:
@@ -116,7 +119,16 @@ class Pictures:
         """The next batch."""
         assert self._loader is not None, "the stream was not started"
         self._next += 1
-        return self._complete(next(self._loader), self._next - 1)
+        loaded = next(self._loader)
+        self.labels = loaded.labels
+        if self._handed is not None:
+            self._handed.append(time.perf_counter_ns())
+        return self._complete(loaded, self._next - 1)
+
+    def watch(self) -> list[int]:
+        """A new list that grows by the moment at which each batch is handed over."""
+        self._handed = []
+        return self._handed
 
     def rewind(self) -> None:
         """Go back to the first batch."""

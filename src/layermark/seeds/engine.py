@@ -21,7 +21,7 @@ class Engine:
     """What the variable says: whether and where to write a profile, and everything else that was set."""
 
     report: bool = False
-    folder: Path = Path()
+    folder: Path | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -36,4 +36,5 @@ def engine_options(environment: Mapping[str, str] = os.environ) -> Engine:
     except ValueError as error:
         raise UserError(f"{VARIABLE}={text}: {error}") from None
     others = {name: value for name, value in found.items() if name not in (_REPORT, _FOLDER)}
-    return Engine(report=report, folder=Path(str(found.get(_FOLDER, "."))), others=others)
+    folder = Path(str(found[_FOLDER])) if _FOLDER in found else None
+    return Engine(report=report, folder=folder, others=others)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -37,15 +36,8 @@ def main(name: str, file: str, argv: Sequence[str] | None = None) -> int:
 
 
 def _run(name: str, file: Path, argv: list[str]) -> int:
-    from layermark.seeds.engine import engine_options
-    from layermark.seeds.parsing import parse
-    from layermark.seeds.request import request
-    from layermark.seeds.scripts import script
-
-    found = script(name)
-    typed = parse(found, file.name, argv)
-    asked = request(found, typed, engine_options())
-
-    from layermark.seeds.run import run
-
-    return run(asked, typed.values, file, shlex.join(["python3", file.name, *argv]))
+    if name.split("/")[0].endswith("_cnns"):
+        from layermark.seeds.cnns import launch
+    else:
+        from layermark.seeds.layers import launch
+    return launch(name, file, argv)

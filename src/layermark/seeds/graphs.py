@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from layermark.errors import UserError
-from layermark.seeds.request import Request
+from layermark.seeds.request import LayerRequest
 from layermark.seeds.tensorboard import Drawn, drawn, write_events
 from layermark.workloads.base import task
 
@@ -23,7 +23,7 @@ _CHAIN = (
 )
 
 
-def save_graph(asked: Request, file: Path) -> str:
+def save_graph(asked: LayerRequest, file: Path) -> str:
     """Write the graph in the form of the script's family; answers the line that says so."""
     try:
         return _save_model(asked) if asked.script.family == "popart" else _save_events(asked, file)
@@ -31,7 +31,7 @@ def save_graph(asked: Request, file: Path) -> str:
         raise UserError(f"--save-graph: cannot write {error.filename}: {error.strerror}") from None
 
 
-def _save_model(asked: Request) -> str:
+def _save_model(asked: LayerRequest) -> str:
     try:
         from layermark.backends._onnx import write_model
     except ModuleNotFoundError:
@@ -42,7 +42,7 @@ def _save_model(asked: Request) -> str:
     return f"Saved the graph to {MODEL}"
 
 
-def _save_events(asked: Request, file: Path) -> str:
+def _save_events(asked: LayerRequest, file: Path) -> str:
     folder = file.resolve().parent / "logs" / time.strftime("%Y-%m-%d_%H-%M-%S_%Z")
     write_events(_CHAIN if asked.script.family == "hmc" else drawn(task(asked.spec).graph), folder)
     return f"Saved the graph to {folder}; open it with: tensorboard --logdir {folder}"

@@ -7,16 +7,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from layermark.options import Option, choice, integer
+from layermark.errors import UserError
+from layermark.options import Option, choice, integer, number
 
-Mark = Literal["=", "~", "sim"]
+Mark = Literal["=", "~", "sim", "training"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeedOption:
     """One option of a script.
 
-    Marks: `=` means the same here, `~` has the equivalent that the help names, `sim` is checked and recorded only.
+    Marks: `=` means the same here, `~` has the equivalent that the help names, `sim` is checked and recorded only,
+    `training` is checked and recorded by a program that does not train.
     """
 
     name: str
@@ -27,10 +29,18 @@ class SeedOption:
     """None for a flag, which takes no value."""
     metavar: str = ""
     choices: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    """Further names, which other releases of the program used."""
+    many: bool = False
+    """Whether it takes all the values up to the next option."""
+    bare: str | None = None
+    """What the option without a value means, where it may have one."""
     sets: str = ""
     """The value that a flag sets, if it is another option's (`--no-train` sets train)."""
     to: Any = True
     """What a flag sets it to."""
+    group: str = "options of the benchmark"
+    """The title above it in the help."""
     aside: bool = False
     """Whether its name steps aside, so that it never makes an abbreviation of another option ambiguous."""
 
@@ -40,14 +50,40 @@ class SeedOption:
         return f"--{self.name}"
 
     @property
+    def flags(self) -> tuple[str, ...]:
+        """All spellings on the command line."""
+        return self.flag, *(f"--{each}" for each in self.aliases)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All spellings in a file of named sets."""
+        return tuple(each.replace("-", "_") for each in (self.name, *self.aliases))
+
+    @property
     def dest(self) -> str:
         """The name of the value."""
         return (self.sets or self.name).replace("-", "_")
 
+    def read(self, given: str | list[str]) -> Any:
+        """The value that a text (or a list of them) stands for, or `UserError`."""
+        if isinstance(given, list):
+            return tuple(self.read(each) for each in given)
+        try:
+            return self.parse(given) if self.parse else given
+        except ValueError as error:
+            raise UserError(f"{self.flag} {given}: {error}") from None
 
-def count(name: str, default: int, help: str, *, at_least: int = 1, mark: Mark = "=") -> SeedOption:
+
+def count(name: str, default: int | None, help: str, *, at_least: int = 1, mark: Mark = "=", **more: Any) -> SeedOption:
     """An option that takes a whole number."""
-    return SeedOption(name=name, help=help, default=default, mark=mark, parse=integer(at_least), metavar="N")
+    return SeedOption(name=name, help=help, default=default, mark=mark, parse=integer(at_least), metavar="N", **more)
+
+
+def real(
+    name: str, default: float | None, help: str, parse: Callable[[str], float] = number, mark: Mark = "=", **more: Any
+) -> SeedOption:
+    """An option that takes a number."""
+    return SeedOption(name=name, help=help, default=default, mark=mark, parse=parse, metavar="X", **more)
 
 
 def flag(
@@ -58,21 +94,25 @@ def flag(
     mark: Mark = "=",
     sets: str = "",
     to: bool = True,
-    aside: bool = False,
+    **more: Any,
 ) -> SeedOption:
     """An option that takes no value."""
-    return SeedOption(name=name, help=help, default=default, mark=mark, sets=sets, to=to, aside=aside)
+    return SeedOption(name=name, help=help, default=default, mark=mark, sets=sets, to=to, **more)
 
 
-def text(name: str, help: str, parse: Callable[[str], Any], *, metavar: str, mark: Mark = "=") -> SeedOption:
-    """An option that takes a value and has no default."""
-    return SeedOption(name=name, help=help, default=None, mark=mark, parse=parse, metavar=metavar)
+def text(
+    name: str, help: str, parse: Callable[[str], Any] = str, *, metavar: str = "TEXT", mark: Mark = "=", **more: Any
+) -> SeedOption:
+    """An option that takes a value; without another default it has none."""
+    return SeedOption(name=name, help=help, mark=mark, parse=parse, metavar=metavar, **({"default": None} | more))
 
 
-def words(name: str, default: str, choices: tuple[str, ...], help: str) -> SeedOption:
+def words(
+    name: str, default: str | None, choices: tuple[str, ...], help: str, mark: Mark = "=", **more: Any
+) -> SeedOption:
     """An option that takes one of a few words."""
-    shown = "|".join(choices)
-    return SeedOption(name=name, help=help, default=default, parse=choice(*choices), metavar=shown, choices=choices)
+    facts: dict[str, Any] = {"parse": choice(*choices), "metavar": "|".join(choices), "choices": choices}
+    return SeedOption(name=name, help=help, default=default, mark=mark, **(facts | more))
 
 
 def planner(name: str, of: str) -> SeedOption:

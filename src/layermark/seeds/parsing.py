@@ -3,17 +3,42 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
 
 from layermark.axes import as_text
 from layermark.errors import UserError
+from layermark.seeds.configs import configured
 from layermark.seeds.options import SeedOption
-from layermark.seeds.scripts import Script
-from layermark.seeds.tables import EXTRA
 
-_NOTES = {"=": "", "~": "", "sim": " [no effect on this device]"}
+_NOTES = {"=": "", "~": "", "sim": " [no effect on this device]", "training": " [for training: no effect here]"}
+CONFIG = "config"
+
+
+class Spoken(Protocol):
+    """What must be known of a program to read its command line."""
+
+    @property
+    def about(self) -> str:
+        """One sentence for the help."""
+        ...
+
+    @property
+    def options(self) -> tuple[SeedOption, ...]:
+        """The options of the seeds' program."""
+        ...
+
+    @property
+    def extras(self) -> tuple[SeedOption, ...]:
+        """The options that Layermark adds."""
+        ...
+
+    @property
+    def short_help(self) -> bool:
+        """Whether `-h` is an option too."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +52,11 @@ class Typed:
 class SeedParser(argparse.ArgumentParser):
     """Raises `UserError`; options that step aside lose against the others where an abbreviation fits both."""
 
-    def __init__(self, prog: str, description: str, aside: frozenset[str]) -> None:
-        super().__init__(prog=prog, description=description, argument_default=argparse.SUPPRESS)
-        self._aside = aside
+    def __init__(self, prog: str, description: str, aside: Iterable[str] = (), *, short_help: bool = True) -> None:
+        super().__init__(prog=prog, description=description, argument_default=argparse.SUPPRESS, add_help=short_help)
+        self._aside = frozenset(aside)
+        if not short_help:
+            self.add_argument("--help", action="help", help="show this help message and exit")
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong in one line; the caller decides how the process ends."""
@@ -37,18 +64,18 @@ class SeedParser(argparse.ArgumentParser):
 
     def _get_option_tuples(self, option_string: str) -> list[Any]:
         found = super()._get_option_tuples(option_string)
-        kept = [each for each in found if not self._aside.intersection(each[0].option_strings)]
-        return kept or found
+        kept = [each for each in found if not self._aside.intersection(each[0].option_strings)] or found
+        # Two names of one option are no reason to doubt which option is meant.
+        return list({id(each[0]): each for each in reversed(kept)}.values())[::-1]
 
 
-def parser(script: Script, prog: str) -> SeedParser:
+def parser(script: Spoken, prog: str) -> SeedParser:
     """The parser of a script."""
-    every = (*script.options, *EXTRA)
-    made = SeedParser(
-        prog, f"{script.title} benchmark with made-up data.", frozenset(each.flag for each in every if each.aside)
-    )
-    _add(made.add_argument_group("options of the benchmark"), script.options)
-    _add(made.add_argument_group("options of Layermark"), EXTRA)
+    aside = [name for each in (*script.options, *script.extras) if each.aside for name in each.flags]
+    made = SeedParser(prog, script.about, aside, short_help=script.short_help)
+    for title in dict.fromkeys(each.group for each in script.options):
+        _add(made.add_argument_group(title), [each for each in script.options if each.group == title])
+    _add(made.add_argument_group("options of Layermark"), script.extras)
     return made
 
 
@@ -56,29 +83,42 @@ def _add(group: argparse._ArgumentGroup, options: Sequence[SeedOption]) -> None:
     for each in options:
         facts: dict[str, Any] = {"dest": each.dest, "help": _help(each)}
         if each.parse is None:
-            group.add_argument(each.flag, action="store_const", const=each.to, **facts)
+            facts |= {"action": "store_const", "const": each.to}
         else:
-            group.add_argument(each.flag, metavar=each.metavar or None, **facts)
+            facts |= {"metavar": each.metavar or None}
+        if each.many:
+            facts["nargs"] = "+"
+        if each.bare is not None:
+            facts |= {"nargs": "?", "const": each.bare}
+        group.add_argument(*each.flags, **facts)
 
 
 def _help(option: SeedOption) -> str:
     shown = option.default if option.parse is not None else None
-    default = "" if shown is None else f" (default: {as_text(shown)})"
+    default = "" if shown in (None, ()) else f" (default: {as_text(shown)})"
     return f"{option.help}{_NOTES[option.mark]}{default}".replace("%", "%%")
 
 
-def parse(script: Script, prog: str, argv: Sequence[str]) -> Typed:
-    """Read a command line; every value is checked."""
-    options = (*script.options, *EXTRA)
+def parse(
+    script: Spoken,
+    prog: str,
+    argv: Sequence[str],
+    configs: Path | None = None,
+    ignored: Collection[str] = (),
+) -> Typed:
+    """Read a command line; every value is checked. What is typed wins over a named set, which wins over defaults.
+
+    `ignored` are names that a set may hold for another program.
+    """
+    options = (*script.options, *script.extras)
     texts = vars(parser(script, prog).parse_args(list(argv)))
-    readers = {each.dest: each for each in options if each.parse is not None}
-    typed = {name: _read(readers[name], each) if name in readers else each for name, each in texts.items()}
+    typed = read(options, texts)
+    chosen = configured(configs, typed[CONFIG], options, ignored) if configs and typed.get(CONFIG) else {}
     defaults = {each.dest: each.default for each in reversed(options)}
-    return Typed(values=defaults | typed, typed=tuple(typed))
+    return Typed(values=defaults | chosen | typed, typed=tuple(typed))
 
 
-def _read(option: SeedOption, text: str) -> Any:
-    try:
-        return option.parse(text) if option.parse else text
-    except ValueError as error:
-        raise UserError(f"{option.flag} {text}: {error}") from None
+def read(options: Iterable[SeedOption], texts: Mapping[str, Any]) -> dict[str, Any]:
+    """The values behind texts; what a flag has set is a value already."""
+    readers = {each.dest: each for each in options if each.parse is not None}
+    return {name: readers[name].read(each) if name in readers else each for name, each in texts.items()}

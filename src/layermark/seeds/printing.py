@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from layermark.axes import as_text
 from layermark.outcome import Block
 from layermark.report.text import arms, digits, human, percent
-from layermark.seeds.request import Request, mode
+from layermark.seeds.graphs import save_graph
+from layermark.seeds.request import LayerRequest, Request, mode
 from layermark.seeds.scripts import KINDS
 from layermark.session.pace import Course
 from layermark.session.steps import StepListener
@@ -37,7 +40,7 @@ def step_line(family: str, seconds: float, items: int) -> str:
     return STEP_LINES[family].format(seconds=float(seconds), rate=items / seconds)
 
 
-def banner(asked: Request, values: Mapping[str, Any]) -> Iterator[str]:
+def banner(asked: LayerRequest, values: Mapping[str, Any]) -> Iterator[str]:
     """What is about to be measured, as the seeds' programs say it."""
     script = asked.script
     kind = "" if script.family == "hmc" else f" {KINDS[mode(values)]}"
@@ -48,66 +51,124 @@ def banner(asked: Request, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 class Printer(StepListener):
-    """Prints every event of a run as soon as it happens."""
+    """Prints every event of a run as soon as it happens. Subclasses are the programs' own ways to say it."""
+
+    step_word: str
+    """What the program calls a step."""
 
     def __init__(self, asked: Request) -> None:
         self._asked = asked
-        self._family = asked.script.family
-        self._seconds: list[float] = []
-        self._items = 0
 
+    @abstractmethod
+    def say(self, line: str) -> None:
+        """Print one line, in the program's form."""
+
+    @abstractmethod
+    def open(self) -> None:
+        """What comes before everything else."""
+
+    @abstractmethod
     def begin(self) -> None:
         """Say that the program is being built."""
-        say("Compiling..." if self._family == "popart" else "Compiling and Warmup...")
+
+    @abstractmethod
+    def end(self, document: Mapping[str, Any]) -> None:
+        """What follows the steps, before the summary."""
+
+    @property
+    @abstractmethod
+    def dropped(self) -> str:
+        """Which steps the summary leaves out, in words; empty where it has all of them."""
 
     def expected(self, seconds: float) -> None:
         """Warn of a long run, unless a budget ends it."""
         if seconds > LONG_S and self._asked.budget_s is None:
-            say(f"This run will take about {duration(seconds)}; --budget 2m would end it in time.")
+            self.say(f"This run will take about {duration(seconds)}; --budget 2m would end it in time.")
 
     def shortened(self, course: Course, asked: Course) -> None:
         """Say what the budget leaves of the request."""
-        calls = f"{course.batches} of {asked.batches} batches per host call"
-        steps = "" if course.steps == asked.steps else f", {course.steps} of {asked.steps} steps"
-        say(f"Shortened to fit the budget of {duration(self._asked.budget_s or 0.0)}: {calls}{steps}.")
+        parts = [f"{course.batches} of {asked.batches} batches per host call"]
+        if course.calls != asked.calls:
+            parts.append(f"{course.calls} of {asked.calls} host calls per {self.step_word}")
+        if course.steps != asked.steps:
+            parts.append(f"{course.steps} of {asked.steps} {self.step_word}s")
+        self.say(f"Shortened to fit the budget of {duration(self._asked.budget_s or 0.0)}: {', '.join(parts)}.")
+
+    def stopped(self, done: int) -> None:
+        """Say that the budget ended the run."""
+        self.say(f"The budget ended the run after {done} of {self._asked.course.steps} {self.step_word}s.")
+
+    def profiled(self, files: Sequence[str]) -> None:
+        """Say where the profile is."""
+        self.say(f"Profile: {', '.join(files)}")
+
+    def note(self, text: str) -> None:
+        """One line."""
+        self.say(f"Note: {text}")
+
+
+class LayerPrinter(Printer):
+    """The form of the layers' programs."""
+
+    step_word = "step"
+
+    def __init__(self, asked: LayerRequest, values: Mapping[str, Any], file: Path) -> None:
+        super().__init__(asked)
+        self._layer, self._values, self._file = asked, values, file
+        self._family = asked.script.family
+        self._seconds: list[float] = []
+        self._items = 0
+
+    def say(self, line: str) -> None:
+        """Print a line at once, so that a log shows where a run is."""
+        print(line, flush=True)
+
+    def open(self) -> None:
+        """The banner, what the user should know, and the graph where it is saved."""
+        for line in banner(self._layer, self._values):
+            self.say(line)
+        for text in self._layer.notes:
+            self.note(text)
+        if self._layer.save_graph:
+            self.say(save_graph(self._layer, self._file))
+
+    def begin(self) -> None:
+        """Say that the program is being built."""
+        self.say("Compiling..." if self._family == "popart" else "Compiling and Warmup...")
 
     def compiled(self, seconds: float) -> None:
         """Say how long it took, and that the steps begin."""
-        say(f"Duration: {seconds:.3f} seconds")
-        say("")
-        say("Executing...")
+        self.say(f"Duration: {seconds:.3f} seconds")
+        self.say("")
+        self.say("Executing...")
 
     def step(self, block: Block, items: int) -> None:
         """The line of one step."""
         seconds = block.samples_ns[0] / 1e9
         self._seconds.append(seconds)
         self._items += items
-        say(step_line(self._family, seconds, items))
-        if self._asked.cycles and self._family != "popart":
-            say(f"Hardware cycle count: {block.samples_ns[0]} (nanoseconds)")
+        self.say(step_line(self._family, seconds, items))
+        if self._layer.cycles and self._family != "popart":
+            self.say(f"Hardware cycle count: {block.samples_ns[0]} (nanoseconds)")
 
-    def stopped(self, done: int) -> None:
-        """Say that the budget ended the run."""
-        say(f"The budget ended the run after {done} of {self._asked.course.steps} steps.")
-
-    def profiled(self, files: Sequence[str]) -> None:
-        """Say where the profile is."""
-        say(f"Profile: {', '.join(files)}")
-
-    def note(self, text: str) -> None:
-        """One line."""
-        say(f"Note: {text}")
-
-    def end(self) -> None:
+    def end(self, document: Mapping[str, Any]) -> None:
         """What follows the steps."""
-        if self._family == "popart" and self._asked.cycles and self._seconds:
-            say(f"Hardware cycle count per host call: {round(self._seconds[-1] * 1e9)} (nanoseconds)")
+        if self._family == "popart" and self._layer.cycles and self._seconds:
+            self.say(f"Hardware cycle count per host call: {round(self._seconds[-1] * 1e9)} (nanoseconds)")
         if self._family == "hmc" and self._items:
-            say(f"Average time per hmc step: {sum(self._seconds) / self._items:.3} sec")
+            self.say(f"Average time per hmc step: {sum(self._seconds) / self._items:.3} sec")
+
+    @property
+    def dropped(self) -> str:
+        """Nothing."""
+        return ""
 
 
-def summary(document: Mapping[str, Any]) -> Iterator[str]:
-    """The figures to quote: all items over all time, its interval, the share of the ceiling, and the proof."""
+def summary(document: Mapping[str, Any], dropped: str = "") -> Iterator[str]:
+    """The figures to quote: all items over all time, its interval, the share of the ceiling, and the proof.
+
+    Without words about steps that were dropped, the first is set apart from the others.
+    """
     if document["status"] == "skipped":
         yield f"Not measured: {document['reason'].removeprefix('not measured: ')}"
         return
@@ -117,7 +178,9 @@ def summary(document: Mapping[str, Any]) -> Iterator[str]:
     if rate["value"]:
         yield f"Summary ({_setting(document)}):"
         yield f"  rate      {human(rate['value'])} {rate['unit']} {arms(rate)} (all items over all time)"
-        yield f"  first     {_first(document)}"
+        yield f"  dropped   {dropped}" if dropped else f"  first     {_first(document)}"
+        if dropped and document["latency_ms"]["p50"] is not None:
+            yield f"  latency   {_percentiles(document['latency_ms'])}"
         if document["efficiency"] is not None:
             yield f"  ceiling   {percent(document['efficiency'])} of what this machine reached in the same session"
     yield f"  verified  {_proof(document['verified'])}"
@@ -144,6 +207,11 @@ def _first(document: Mapping[str, Any]) -> str:
     return f"{human(first)} {document['sustained']['unit']} in the first step, {human(rest)} in the others"
 
 
+def _percentiles(latency: Mapping[str, float | None]) -> str:
+    known = [f"{name} {digits(each)} ms" for name, each in latency.items() if each is not None]
+    return f"{', '.join(known)} of a batch"
+
+
 def _proof(verified: Mapping[str, Any]) -> str:
     if verified["ok"] is None:
         return "no"
@@ -164,8 +232,3 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours}h{minutes}m" if minutes else f"{hours}h"
     return f"{minutes}m{rest}s" if rest else f"{minutes}m"
-
-
-def say(line: str) -> None:
-    """Print a line at once, so that a log shows where a run is."""
-    print(line, flush=True)

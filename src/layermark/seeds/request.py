@@ -33,15 +33,10 @@ _LARGE_BYTES = 16 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Everything that one call of a script asks for."""
+    """Everything that one call of a program asks for."""
 
-    script: Script
     spec: Spec
     course: Course
-    save_graph: bool = False
-    report: bool = False
-    """A single profiled batch instead of the steps that were asked for."""
-    cycles: bool = False
     budget_s: float | None = None
     store: str | None = None
     recorded: Mapping[str, Any]
@@ -49,15 +44,26 @@ class Request:
     notes: tuple[str, ...] = ()
 
 
-def request(script: Script, typed: Typed, engine: Engine) -> Request:
+@dataclass(frozen=True, kw_only=True)
+class LayerRequest(Request):
+    """What one call of a layer's script asks for besides."""
+
+    script: Script
+    save_graph: bool = False
+    report: bool = False
+    """A single profiled batch instead of the steps that were asked for."""
+    cycles: bool = False
+
+
+def request(script: Script, typed: Typed, engine: Engine) -> LayerRequest:
     """Check the values against each other and translate them."""
     values = typed.values
     _refuse(script, values)
-    chosen, why = _backend(script, values)
+    chosen, why = chosen_backend(script.runtime, values["backend"], training=mode(values) == "train")
     report = bool(values.get("report"))
     batches = 1 if report else values.get("batches_per_step", 1)
-    spec = _ringed(complete(_spec(script, values, chosen, batches)))
-    return Request(
+    spec = ringed(complete(_spec(script, values, chosen, batches)))
+    return LayerRequest(
         script=script,
         spec=spec,
         course=_course(script, values, engine, report),
@@ -100,7 +106,7 @@ def _spec(script: Script, values: Mapping[str, Any], chosen: str, batches: int) 
         data="generated" if values.get("use_generated_data") else "synthetic",
         values=_VALUES[script.family](values),
         batches_per_step=batches,
-        execution=_execution(values, chosen),
+        execution="recompute" if values.get("recompute") and mode(values) == "train" else execution(values, chosen),
         loss="seed",
         threads=values["threads"] or thread_budget(),
         learning_rate=script.learning_rate,
@@ -108,15 +114,14 @@ def _spec(script: Script, values: Mapping[str, Any], chosen: str, batches: int) 
     )
 
 
-def _ringed(spec: Spec) -> Spec:
+def ringed(spec: Spec) -> Spec:
     """Of large inputs two are enough: caches forget the one while the other is read."""
     fed = sum(4 * math.prod(op.dims) for op in task(spec).graph.inputs.values())
     return spec.replace(ring=2) if fed > _LARGE_BYTES else spec
 
 
-def _execution(values: Mapping[str, Any], chosen: str) -> str:
-    if values.get("recompute") and mode(values) == "train":
-        return "recompute"
+def execution(values: Mapping[str, Any], chosen: str) -> str:
+    """The execution that was asked for, or the plainest one where a short budget leaves no time for a trial."""
     if values["execution"] == "auto" and (values["budget"] or math.inf) <= SHORT_BUDGET_S:
         return next((word for word in backend(chosen).executions if word != "auto"), _PLAIN.get(chosen, "auto"))
     return str(values["execution"])
@@ -148,14 +153,16 @@ _VALUES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 def _course(script: Script, values: Mapping[str, Any], engine: Engine, report: bool) -> Course:
     profile = None
     if report or engine.report:
-        profile = Profile(folder=_folder(engine.folder), name=script.name.replace("/", "-"))
+        profile = Profile(folder=report_folder(engine), name=script.name.replace("/", "-"))
     if report:
         return Course(steps=1, batches=1, warm_up=script.family != "popart", profile=profile, judged=False)
     batches = values.get("batches_per_step", 1)
     return Course(steps=values["steps"], batches=batches, warm_up=script.family != "popart", profile=profile)
 
 
-def _folder(folder: Path) -> Path:
+def report_folder(engine: Engine) -> Path:
+    """Where profiles go; the folder is made if need be."""
+    folder = engine.folder or Path()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return folder.resolve()
@@ -167,14 +174,13 @@ def _engine_record(engine: Engine) -> dict[str, Any]:
     return {"engine": dict(engine.others)} if engine.others else {}
 
 
-def _backend(script: Script, values: Mapping[str, Any]) -> tuple[str, list[str]]:
+def chosen_backend(own: str, wanted: str | None, *, training: bool) -> tuple[str, list[str]]:
     """The runtime to measure, and why it is not the script's own."""
     known = registry.modules("backends")
-    if values["backend"] is not None:
-        if values["backend"] not in known:
-            raise unknown("backend", values["backend"], known)
-        return str(values["backend"]), []
-    training, own = mode(values) == "train", script.runtime
+    if wanted is not None:
+        if wanted not in known:
+            raise unknown("backend", wanted, known)
+        return wanted, []
     if training and own in _INFER_ONLY:
         chosen = _first_installed(_TRAIN)
         return chosen, [f"{own} runs inference only: training runs on {chosen} instead"]
@@ -196,13 +202,18 @@ def _first_installed(names: Sequence[str]) -> str:
 
 
 def _notes(script: Script, typed: Typed, spec: Spec, engine: Engine) -> Iterator[str]:
-    if script.half and spec.precision == "32.32" and "precision" not in typed.typed:
-        yield "computing in fp32 (the seed's program computed in fp16; --precision chooses)"
-    if "execution" not in typed.typed and spec.execution not in ("auto", "recompute"):
-        yield f"a short budget leaves no time to try other executions than {spec.execution}"
+    yield from general_notes(typed, spec, half=script.half)
     idle = [*_idle(script, typed, spec), *(f"{name} (POPLAR_ENGINE_OPTIONS)" for name in engine.others)]
     if idle:
         yield f"no effect on this device: {', '.join(idle)}"
+
+
+def general_notes(typed: Typed, spec: Spec, *, half: bool) -> Iterator[str]:
+    """What was decided for the user, by default or because time is short."""
+    if half and spec.precision == "32.32" and "precision" not in typed.typed:
+        yield "computing in fp32 (the seed's program computed in fp16; --precision chooses)"
+    if "execution" not in typed.typed and spec.execution not in ("auto", "recompute"):
+        yield f"a short budget leaves no time to try other executions than {spec.execution}"
 
 
 def _idle(script: Script, typed: Typed, spec: Spec) -> Iterator[str]:

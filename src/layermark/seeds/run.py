@@ -10,19 +10,18 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from layermark import stats
+from layermark.launch.checkpoints import make_readable
 from layermark.launch.process import Crew
 from layermark.outcome import Outcome, Run, Skipped
-from layermark.seeds.graphs import save_graph
-from layermark.seeds.printing import Printer, banner, say, summary
+from layermark.seeds.printing import Printer, summary
 from layermark.seeds.request import Request
 from layermark.session.deadline import Deadline
-from layermark.session.steps import StepMeasurement
+from layermark.session.steps import TIMEOUT_S, StepMeasurement
 from layermark.spec import Protocol, Spec
 from layermark.store import open_store
 from layermark.worker import environment
@@ -30,29 +29,24 @@ from layermark.worker import environment
 _GRACE_S = 1.0
 
 
-def run(asked: Request, values: Mapping[str, Any], file: Path, command: str) -> int:
+def run(asked: Request, printer: Printer, command: str, deadline: Deadline | None = None) -> int:
     """Measure and print; answers 1 if the measurement failed."""
-    deadline = Deadline(asked.budget_s)
-    for line in banner(asked, values):
-        say(line)
-    printer = Printer(asked)
-    for note in asked.notes:
-        printer.note(note)
-    if asked.save_graph:
-        say(save_graph(asked, file))
+    deadline = deadline or Deadline(asked.budget_s)
+    printer.open()
     printer.begin()
     outcome = _measured(asked, deadline, printer)
-    printer.end()
     document = stored(outcome, asked, command)
-    say("")
-    for line in summary(document):
-        say(line)
+    printer.end(document)
+    printer.say("")
+    for line in summary(document, printer.dropped):
+        printer.say(line)
     return int(document["status"] == "failed")
 
 
 def _measured(asked: Request, deadline: Deadline, printer: Printer) -> Outcome:
     """Measure; what a runtime lacks or gets wrong gives way to another way once, and output and result say so."""
     with Crew() as crew, ended_in_time(crew, deadline):
+        make_readable(crew, [asked.spec], deadline.at_most(TIMEOUT_S))
         measurement = StepMeasurement(crew, deadline, printer)
         found = measurement.measure(asked.spec, asked.course)
         instead = lacking(found) if isinstance(found, Skipped) else disproved(found)

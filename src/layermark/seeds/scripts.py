@@ -43,6 +43,13 @@ class Script:
     learning_rate: float = 0.01
     half: bool = True
     """Whether the seed's program computed in fp16."""
+    short_help: bool = True
+    extras: tuple[SeedOption, ...] = tables.EXTRA
+
+    @property
+    def about(self) -> str:
+        """One sentence for the help."""
+        return f"{self.title} benchmark with made-up data."
 
     @property
     def family(self) -> str:

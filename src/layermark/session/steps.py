@@ -29,6 +29,9 @@ _MOST_READINGS = 40
 _PROBE_START_S = 4.0
 _TELLING_NS = 50_000_000
 """In a shorter call, a thread that merely wakes up already looks busy."""
+_LATENCY_SHARE = 0.1
+_LATENCIES = 100
+"""Single batches that are timed apart may take this share of a step, and be so many."""
 OUT_OF_BUDGET = "not measured: the budget was used up before the first step"
 
 
@@ -43,6 +46,9 @@ class StepListener:
 
     def compiled(self, seconds: float) -> None:
         """The program is ready (and warmed up, where the course asks for it)."""
+
+    def scored(self, right: int, pictures: int) -> None:
+        """So many of so many pictures were sorted into their class."""
 
     def step(self, block: Block, items: int) -> None:
         """One host call is over; it processed so many items."""
@@ -133,7 +139,9 @@ class StepMeasurement:
             self._listener.shortened(possible, course)
         compile_s = max(each.prepared["timings_s"]["compile"] for each in ranks.members)
         self._listener.compiled(compile_s + (self._warm_up(ranks, possible, pace) if course.warm_up else 0.0))
+        self._score(first, possible, pace)
         self._steps(ranks, possible, pace)
+        drop_first(first, possible.dropped)
         self._settle_ceilings(ranks)
         self._profile(first, possible)
         self._prove_again(ranks)
@@ -157,6 +165,7 @@ class StepMeasurement:
             return 0.0
         for each, prepared in zip(ranks.members, ranks.together(self._prepare), strict=True):
             each.prepared = prepared
+            self._oracle.answer(each.spec)  # computed once, and so no part of what a proof takes
         began = time.monotonic()
         for each in ranks.members:
             each.verified = self._verification(each.worker, each.spec)
@@ -193,11 +202,17 @@ class StepMeasurement:
         ranks.first.warmed = {"first_step_s": seconds, "warm_up_s": seconds}
         return seconds
 
+    def _score(self, contender: Contender, course: Course, pace: Pace) -> None:
+        if course.scored:
+            patience = max(TIMEOUT_S, 10 * course.scored * pace.batch_s)
+            found = self._call(contender.worker, "score", patience, batches=course.scored)
+            self._listener.scored(found["right"], course.scored * contender.task.items)
+
     def _steps(self, ranks: Ranks, course: Course, pace: Pace) -> None:
         first, stride = ranks.first, max(1, math.ceil(course.steps / READINGS))
         items = first.task.items * len(ranks.members)
         for index in range(course.steps):
-            if index and self._deadline.left() < pace.reserve_s + course.batches * pace.batch_s:
+            if index and self._deadline.left() < pace.reserve_s + course.step_batches * pace.batch_s:
                 self._listener.stopped(index)
                 return
             try:
@@ -207,14 +222,20 @@ class StepMeasurement:
                     raise
                 self._listener.stopped(index)
                 return
-            self._listener.step(first.blocks[-1], items * course.batches)
+            self._listener.step(first.blocks[-1], items * course.step_batches)
             if course.judged and index % stride == 0:
                 self._read_ceilings(first)
 
     def _step(self, ranks: Ranks, course: Course, pace: Pace) -> Block:
         cpu.wait_until_quiet([pid for pid in self._crew.others(ranks.first.worker) if pid not in ranks_pids(ranks)])
-        patience = max(TIMEOUT_S, 10 * course.batches * pace.batch_s)
-        return merged(ranks.together(lambda each: self._call(each.worker, "step", patience, batches=course.batches)))
+        patience = max(TIMEOUT_S, 10 * course.step_batches * pace.batch_s)
+        how_many = {"batches": course.batches, "calls": course.calls}
+        block = merged(ranks.together(lambda each: self._call(each.worker, "step", patience, **how_many)))
+        if block.latencies_ns or not course.latencies:
+            return block
+        seconds = _LATENCY_SHARE * block.samples_ns[0] / 1e9
+        apart = self._call(ranks.first.worker, "latencies", seconds=seconds, most=_LATENCIES)
+        return dataclasses.replace(block, latencies_ns=tuple(apart["latencies_ns"]))
 
     def _read_ceilings(self, contender: Contender) -> None:
         if contender.probe == "none" or self._deadline.left() < _PROBE_START_S:
@@ -273,6 +294,15 @@ class StepMeasurement:
         if ceiling is not None:
             ceiling = dataclasses.replace(ceiling, flops=ceiling.flops * copies, bytes=ceiling.bytes * copies)
         return dataclasses.replace(found, spec=spec, items_per_batch=found.items_per_batch * copies, ceiling=ceiling)
+
+
+def drop_first(contender: Contender, count: int) -> None:
+    """Take the first steps out of the result, as far as others are left; the timings keep how long they took."""
+    count = min(count, len(contender.blocks) - 1)
+    if count > 0:
+        seconds = [block.samples_ns[0] / 1e9 for block in contender.blocks[:count]]
+        contender.warmed = {"first_step_s": seconds[0], "warm_up_s": sum(seconds[1:])}
+        contender.blocks = contender.blocks[count:]
 
 
 def above_ceiling(ranks: Ranks) -> bool:

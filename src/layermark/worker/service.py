@@ -17,7 +17,8 @@ from layermark.worker.calls import CallProgram
 from layermark.worker.feeding import fed_task
 from layermark.worker.loop import SAMPLE_NS, Loop, unfinished_share
 from layermark.worker.profile import write_profile
-from layermark.worker.steps import seconds_per_batch, timed_call
+from layermark.worker.score import right_answers
+from layermark.worker.steps import seconds_per_batch, single_latencies, timed_call
 from layermark.workloads import checkpoint
 from layermark.workloads.base import Task
 from layermark.workloads.programs.base import ProgramTask
@@ -46,6 +47,8 @@ class Service:
             "measure": self.measure,
             "calibrate": self.calibrate,
             "step": self.step,
+            "latencies": self.latencies,
+            "score": self.score,
             "profile": self.profile,
             "facts": self.facts,
             "oracle": self.oracle,
@@ -120,11 +123,20 @@ class Service:
         fault = self._early_return(1)
         return {"fault": fault} if fault else {"seconds_per_batch": seconds_per_batch(self._ready())}
 
-    def step(self, batches: int) -> dict[str, Any]:
-        """One timed call of so many batches. Training starts every call from the same weights."""
+    def step(self, batches: int, calls: int = 1) -> dict[str, Any]:
+        """Some timed calls of so many batches. Training starts every step from the same weights."""
         if self._spec.mode == "train":
             self._ready().load(self._task.weights())
-        return timed_call(self._ready(), batches)
+        return timed_call(self._ready(), batches, calls, self._task.stream)
+
+    def latencies(self, seconds: float, most: int) -> dict[str, Any]:
+        """How long single batches take, each handed over alone."""
+        return {"latencies_ns": single_latencies(self._ready(), seconds, most)}
+
+    def score(self, batches: int) -> dict[str, Any]:
+        """How many pictures of the first batches are sorted into their class."""
+        self._ready().load(self._task.weights())
+        return {"right": right_answers(self._ready(), self._task, batches)}
 
     def profile(self, folder: str, name: str, batches: int) -> dict[str, Any]:
         """Profile some batches; a trace and a summary by operator appear in the folder under the name."""

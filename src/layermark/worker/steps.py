@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from layermark.backends.base import Program
+from layermark.backends.base import Program, Timeline
 from layermark.outcome import Block
 from layermark.worker.loop import latencies_of, watched
+from layermark.workloads.base import Stream
 
 LONG_ENOUGH_NS = 200_000_000
 _MOST_BATCHES = 1 << 16
@@ -23,17 +24,40 @@ def seconds_per_batch(program: Program) -> float:
     return taken / 1e9 / batches
 
 
-def timed_call(program: Program, batches: int) -> dict[str, Any]:
-    """One call of so many batches, as a block of one sample, and when it began on the program's clock."""
+def timed_call(program: Program, batches: int, calls: int = 1, stream: Stream | None = None) -> dict[str, Any]:
+    """Some calls of so many batches, as a block of one sample, and when it began on the program's clock."""
     clock = program.clock
-    with watched() as context:
+    with watched(stream.counters if stream else dict) as context:
+        taken = stream.watch() if stream else []
         began = clock()
-        timeline = program.run(batches)
+        timelines = [program.run(batches) for _ in range(calls)]
         ended = clock()
-    # A loop inside the runtime gives one entry for the whole call, which is no latency of a batch.
-    latencies = latencies_of([timeline]) if len(timeline.done) == batches else []
-    block = Block(calls=1, batches=batches, samples_ns=(ended - began,), latencies_ns=tuple(latencies), context=context)
+    block = Block(
+        calls=calls,
+        batches=calls * batches,
+        samples_ns=(ended - began,),
+        latencies_ns=tuple(_latencies(timelines, calls * batches, taken)),
+        context=context,
+    )
     return {"block": dataclasses.asdict(block), "began_ns": began}
+
+
+def _latencies(timelines: list[Timeline], batches: int, taken: list[int]) -> list[int]:
+    """Hand-over to result of every batch. Waiting for pictures is no part of it: they are handed over once loaded."""
+    done = [each for timeline in timelines for each in timeline.done]
+    # A loop inside the runtime gives one entry for the whole call, which is no latency of a batch.
+    if len(done) != batches:
+        return []
+    return latencies_of([Timeline(taken, done)] if len(taken) == batches else timelines)
+
+
+def single_latencies(program: Program, seconds: float, most: int) -> list[int]:
+    """The time of single batches, each handed over alone; as many as fit, at least one."""
+    began = program.clock()
+    found = [_call_ns(program, 1)]
+    while len(found) < most and program.clock() - began < seconds * 1e9:
+        found.append(_call_ns(program, 1))
+    return found
 
 
 def _call_ns(program: Program, batches: int) -> int:

@@ -59,6 +59,15 @@ class Stream(Protocol):
         """What loading has taken so far."""
         ...
 
+    def watch(self) -> list[int]:
+        """A list that grows by the moment (in nanoseconds of `perf_counter`) at which each batch is handed over."""
+        ...
+
+    @property
+    def labels(self) -> np.ndarray[Any, Any]:
+        """The classes of the pictures in the batch that was taken last."""
+        ...
+
     def close(self) -> None:
         """Let go of processes and memory."""
         ...

@@ -1,0 +1,8 @@
+"""Inference of CNN models; `--help` lists the options."""
+
+import sys
+
+from layermark.seeds import main
+
+if __name__ == "__main__":
+    sys.exit(main("pytorch_cnns/run_benchmark", __file__))

@@ -1,0 +1,8 @@
+"""Validation of CNN models; `--help` lists the options."""
+
+import sys
+
+from layermark.seeds import main
+
+if __name__ == "__main__":
+    sys.exit(main("tensorflow_cnns/validation", __file__))

@@ -1,0 +1,218 @@
+"""From what was typed for `run_benchmark.py` to what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layermark import registry
+from layermark.axes import complete
+from layermark.devices.cpu import thread_budget
+from layermark.errors import UserError, unknown
+from layermark.options import switch
+from layermark.seeds.cnns.inference_options import SCRIPT
+from layermark.seeds.cnns.script import idle, used_precision
+from layermark.seeds.engine import Engine
+from layermark.seeds.parsing import Typed
+from layermark.seeds.request import Request, chosen_backend, execution, general_notes, ringed
+from layermark.session.pace import Course, Profile
+from layermark.spec import Loading, Plan, Spec
+from layermark.workloads.base import task, workload
+from layermark.workloads.models.base import Model
+
+DROPPED = 2
+"""The seeds leave the first two host calls out of the throughput."""
+IMAGES = ("images", "data/images", "../data/images")
+WEIGHTS = Path("weights")
+PREFETCH = "exchange.enablePrefetch"
+_AHEAD = 3
+_COMPILE_CACHES = {"torch": "TORCHINDUCTOR_CACHE_DIR"}
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceRequest(Request):
+    """What one call of the program asks for besides."""
+
+    folder: Path
+    """Where its log goes."""
+    variables: Mapping[str, str]
+    """Variables of the environment that the workers need."""
+
+
+def request(typed: Typed, engine: Engine, folder: Path) -> InferenceRequest:
+    """Check the values against each other and translate them."""
+    values = typed.values
+    chosen, why = chosen_backend(SCRIPT.runtime, values["backend"], training=False)
+    spec = ringed(complete(_spec(typed, chosen, engine)))
+    _check_stages(spec, values)
+    return InferenceRequest(
+        spec=spec,
+        course=_course(values, spec, folder),
+        budget_s=values["budget"],
+        store=values["store"],
+        recorded={"script": SCRIPT.name, **{name: values[name] for name in typed.typed}, "engine": dict(engine.others)},
+        notes=(*why, *_notes(typed, spec, engine)),
+        folder=folder,
+        variables=_variables(values, chosen),
+    )
+
+
+def model(name: str) -> Model:
+    """The CNN model of this name."""
+    known = registry.modules("workloads")
+    found = workload(name) if name in known else None
+    if not isinstance(found, Model):
+        raise unknown("model", name, [each for each in known if isinstance(workload(each), Model)])
+    return found
+
+
+def _spec(typed: Typed, chosen: str, engine: Engine) -> Spec:
+    values = typed.values
+    return Spec(
+        workload=values["model"],
+        backend=chosen,
+        params=params(values),
+        batch_size=values["batch_size"],
+        precision=used_precision(typed),
+        data=values["data"],
+        batches_per_step=values["device_iterations"],
+        execution=execution(values, chosen),
+        threads=values["threads"] or thread_budget(),
+        weights=_weights(values),
+        loading=_loading(values, engine),
+        plan=Plan(replicas=values["replicas"]),
+    )
+
+
+def params(values: Values) -> dict[str, Any]:
+    """The options of the model."""
+    found = {
+        "pictures": _pictures(values),
+        "normalise_inside": "none" if location(values) == "none" else "full",
+        "input_image_padding": values["input_image_padding"],
+        "norm_type": values["norm_type"],
+        "norm_eps": values["norm_eps"],
+        "norm_num_groups": values["norm_num_groups"],
+        "norm_strided": values["enable_fast_groupnorm"],
+        "norm_momentum": values["batchnorm_momentum"],
+    }
+    if values["image_size"]:
+        found["image_size"] = values["image_size"]
+    if model(values["model"]).family == "efficientnet":
+        found |= {"group_dim": values["efficientnet_group_dim"], "expand_ratio": values["efficientnet_expand_ratio"]}
+    return found
+
+
+def location(values: Values) -> str:
+    """Who normalises; bytes cannot be sent normalised, so the model does it instead of the host."""
+    asked = str(values["normalization_location"])
+    return "ipu" if asked == "host" and values["eight_bit_io"] else asked
+
+
+def _pictures(values: Values) -> str:
+    if values["eight_bit_io"]:
+        return "8-bit"
+    return "raw" if location(values) == "ipu" else "normalised"
+
+
+def _loading(values: Values, engine: Engine) -> Loading:
+    if values["data"] != "real":
+        return Loading()
+    workers = values["dataloader_worker"]
+    return Loading(
+        data_dir=_data_dir(values["data_dir"]),
+        source="auto" if values["data_dir"] else "images",
+        normalise="none" if location(values) == "none" else "full",
+        loader_workers=0 if without_prefetch(engine) else Loading.loader_workers if workers is None else workers,
+        prefetch=_AHEAD if values["num_io_tiles"] else Loading.prefetch,
+        loader_chunk=values["dataloader_rebatch_size"] or Loading.loader_chunk,
+        data_cache=values["webdataset_memory_cache_ratio"],
+        skip_bad=switch(values["skip_bad"]),
+    )
+
+
+def _data_dir(named: str | None) -> str:
+    found = [named] if named else [each for each in IMAGES if Path(each).is_dir()]
+    if not found:
+        raise UserError("--data real: there is no folder images here; ./get_images.sh fills one")
+    return str(found[0])
+
+
+def without_prefetch(engine: Engine) -> bool:
+    """Whether the environment asks for no batches to be made ahead."""
+    return str(engine.others.get(PREFETCH, "true")).lower() == "false"
+
+
+def _weights(values: Values) -> str:
+    """The checkpoint that is named, or one under the model's name where it can fit; none is shipped."""
+    if values["random_weights"]:
+        return ""
+    if values["weights"]:
+        return str(values["weights"])
+    fits = values["norm_type"] == "batch" and values["efficientnet_group_dim"] == 1
+    places = [WEIGHTS / f"{values['model']}{suffix}" for suffix in (".safetensors", ".pth")]
+    present = [str(path) for path in places if path.is_file()]
+    return present[0] if present and fits and values["efficientnet_expand_ratio"] == 6 else ""
+
+
+def _check_stages(spec: Spec, values: Values) -> None:
+    """Names must exist and numbers must fit, though all stages run as one here."""
+    splits, shares = values["pipeline_splits"], values["available_memory_proportion"]
+    if splits:
+        task(spec).graph.cut(splits)
+    if len(shares) not in (0, 1, len(splits) + 1):
+        stages = len(splits) + 1
+        raise UserError(f"--available-memory-proportion: {len(shares)} values for {stages} stages; give 1 or {stages}")
+
+
+def _course(values: Values, spec: Spec, folder: Path) -> Course:
+    batches = values["device_iterations"]
+    latencies = spec.data != "synthetic"
+    if values["profile"]:
+        profile = Profile(folder=folder, name=spec.workload)
+        return Course(steps=1, batches=batches, latencies=latencies, profile=profile, judged=False)
+    return Course(steps=values["iterations"], batches=batches, dropped=DROPPED, latencies=latencies)
+
+
+def _variables(values: Values, chosen: str) -> dict[str, str]:
+    if not values["model_cache_path"] or chosen not in _COMPILE_CACHES:
+        return {}
+    return {_COMPILE_CACHES[chosen]: str(Path(values["model_cache_path"]).resolve())}
+
+
+def _notes(typed: Typed, spec: Spec, engine: Engine) -> Iterator[str]:
+    values = typed.values
+    yield from general_notes(typed, spec, half=True)
+    if values["eight_bit_io"] and values["normalization_location"] == "host":
+        yield "bytes cannot be sent normalised: --normalization-location ipu instead of host"
+    if spec.weights:
+        yield f"weights of {spec.weights}"
+    elif not values["random_weights"]:
+        yield f"no pretrained weights are shipped: seeded ones (or {WEIGHTS}/{spec.workload}.safetensors, or --weights)"
+    if without_prefetch(engine) and spec.data == "real":
+        yield f"{PREFETCH} is false: pictures are loaded between batches, none ahead"
+    others = [name for name in engine.others if name != PREFETCH or spec.data != "real"]
+    named = [*idle(SCRIPT, typed, _unmet(values, spec)), *(f"{name} (POPLAR_ENGINE_OPTIONS)" for name in others)]
+    if named:
+        yield f"no effect on this device: {', '.join(named)}"
+
+
+def _unmet(values: Values, spec: Spec) -> dict[str, bool]:
+    """Options whose effect depends on something else, and whether that is missing."""
+    loads, efficient = spec.data == "real", "group_dim" in spec.params and "expand_ratio" in spec.params
+    unmet = dict.fromkeys(("num_io_tiles", "dataloader_worker", "dataloader_rebatch_size"), not loads)
+    unmet |= dict.fromkeys(("efficientnet_group_dim", "efficientnet_expand_ratio"), not efficient)
+    return unmet | {
+        "webdataset_memory_cache_ratio": not loads,
+        "pipeline_splits": bool(values["pipeline_splits"]),
+        "half_partial": spec.precision.startswith("32"),
+        "full_precision_norm": True,
+        "enable_fast_groupnorm": values["norm_type"] != "group",
+        "norm_num_groups": values["norm_type"] != "group",
+        "model_cache_path": not _variables(values, spec.backend),
+        "num_io_tiles": not loads or not values["num_io_tiles"],
+    }
