@@ -20,7 +20,7 @@ class TorchProbe(Probe):
 
     def __init__(self, spec: Spec) -> None:
         process.set_subnormals(spec.subnormals)
-        self._types = {Types.of(spec.precision).compute, torch.float32}
+        self._types = {each for each in (Types.of(spec.precision).compute, torch.float32) if multiplied(each)}
         self._streams: dict[int, list[tuple[int, Step]]] = {}
 
     def peak(self, seconds: float) -> float:
@@ -38,6 +38,17 @@ class TorchProbe(Probe):
     @cached_property
     def _products(self) -> list[tuple[int, Step]]:
         return [product for kind in self._types for size in (1024, 2048) for product in products(size, kind)]
+
+
+def multiplied(kind: torch.dtype) -> bool:
+    """Whether oneDNN multiplies a type here. Where it does not, torch's own product is thousands of times slower."""
+    if kind is torch.float32 or not torch.backends.mkldnn.is_available():
+        return True
+    try:
+        torch.ops.mkldnn._reorder_linear_weight(torch.ones(16, 16, dtype=kind), 16)
+    except RuntimeError:
+        return False
+    return True
 
 
 def products(size: int, kind: torch.dtype) -> list[tuple[int, Step]]:
