@@ -79,6 +79,7 @@ class Loading:
 
 # Fields that came after the first release: at their defaults they are left out of the keys, which stay as they were.
 _LATER: Mapping[str, Any] = {
+    "partials": "full",
     "values": "random",
     "weights": "",
     "pipeline_splits": "",
@@ -97,6 +98,9 @@ class Spec:
     batch_size: int = option(0, parse=integer(1), help="items in one batch (default: the workload's own)")
     precision: str = option(
         "32.32", choices=PRECISIONS, help="compute type . stored-weight type; int8 quantises after training"
+    )
+    partials: str = option(
+        "full", choices=("full", "half"), help="sums of 16-bit products: in 32 bits, or 16 bits are good enough"
     )
     device: str = option("cpu", help="where the program runs")
     data: str = option(

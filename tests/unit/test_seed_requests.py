@@ -12,6 +12,7 @@ from layermark.seeds.parsing import parse
 from layermark.seeds.request import request
 from layermark.seeds.run import disproved, lacking
 from layermark.seeds.scripts import script
+from layermark.worker.verify import tolerances
 from layermark.workloads.base import task
 
 from .samples import a_run, a_spec
@@ -199,3 +200,11 @@ def test_a_report_folder_that_cannot_be_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"autoReport\.directory"):
         asked("popart/lstm", "--backend", "torch", engine=Engine(report=True, folder=Path(tmp_path / "file" / "below")))
+
+
+def test_half_partials_allow_coarser_sums():
+    found = asked("tensorflow/dense", "--enable-half-partials", "--precision", "16.16", "--backend", "torch").spec
+    assert "half" == found.partials
+    graph = task(found).graph
+    assert tolerances("16.16", graph)[0] < tolerances("16.16", graph, "half")[0]
+    assert tolerances("32.32", graph) == tolerances("32.32", graph, "half")

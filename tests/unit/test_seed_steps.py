@@ -1,19 +1,22 @@
 """Whole host calls: timed in the worker, put together over copies in the parent."""
 
+import dataclasses
 import json
 
 import pytest
 
 from layermark.backends._trace import Span, by_operator, write_trace
-from layermark.backends.base import TRACE_FILE, OperatorTime, backend
+from layermark.backends.base import TRACE_FILE, OperatorTime, Timeline, backend
 from layermark.errors import Unsupported, WorkerFailed
-from layermark.session.steps import Ranks, merged
+from layermark.session.group import Contender
+from layermark.session.steps import Ranks, drop_first, merged
 from layermark.spec import Spec
 from layermark.worker.profile import write_profile
-from layermark.worker.steps import seconds_per_batch, timed_call
+from layermark.worker.score import made_up_label, right_answers
+from layermark.worker.steps import seconds_per_batch, single_latencies, timed_call
 from layermark.workloads.base import task
 
-from .samples import MS, a_block
+from .samples import MS, a_block, a_spec
 
 
 @pytest.fixture
@@ -32,6 +35,85 @@ def test_a_call_is_one_sample_of_all_its_batches(program):
 def test_the_pace_is_that_of_the_calls(program):
     pace = seconds_per_batch(program)
     assert pace == pytest.approx(timed_call(program, 100)["block"]["samples_ns"][0] / 1e9 / 100, rel=0.01)
+
+
+def test_a_step_may_be_several_calls(program):
+    block = timed_call(program, 7, calls=3)["block"]
+    assert (3, 21, 21) == (block["calls"], block["batches"], len(block["latencies_ns"]))
+    assert [sum(block["latencies_ns"])] == list(block["samples_ns"])
+
+
+class Handing:
+    """A stream that hands every batch over half a millisecond before it is done."""
+
+    def __init__(self):
+        self.list = []
+
+    def counters(self):
+        return {}
+
+    def watch(self):
+        self.list = []
+        return self.list
+
+
+def test_waiting_for_pictures_is_no_latency(program):
+    stream = Handing()
+    run = program.run
+
+    def loading_run(batches):
+        timeline = run(batches)
+        stream.list.extend(done - MS // 2 for done in timeline.done)
+        return timeline
+
+    program.run = loading_run
+    assert {MS // 2} == set(timed_call(program, 5, calls=2, stream=stream)["block"]["latencies_ns"])
+
+
+def test_a_loop_inside_the_runtime_tells_no_latencies(program):
+    run = program.run
+
+    def looping_run(batches):
+        timeline = run(batches)
+        return Timeline(timeline.handed_over[:1], timeline.done[-1:])
+
+    program.run = looping_run
+    assert () == timed_call(program, 5)["block"]["latencies_ns"]
+    found = single_latencies(program, seconds=3600.0, most=4)
+    assert 4 == len(found) and all(each > 0 for each in found)
+    assert 1 == len(single_latencies(program, seconds=0.0, most=4))
+
+
+def test_the_first_steps_are_dropped_as_far_as_others_are_left():
+    contender = Contender(a_spec(), None, None, blocks=[a_block(30), a_block(20), a_block(10)])
+    drop_first(contender, 2)
+    assert [a_block(10)] == contender.blocks
+    assert {"first_step_s": 0.03, "warm_up_s": 0.02} == contender.warmed
+    drop_first(contender, 2)
+    assert [a_block(10)] == contender.blocks
+
+
+def test_right_answers_are_counted():
+    spec = Spec(workload="resnet8-cifar", backend="null", batch_size=3, threads=1, params={"image_size": (8, 8)})
+    made = task(spec)
+    program = backend("null").prepare(spec, made)
+    program.load(made.weights())
+    program.run(1)
+    (logits,) = program.outputs().values()
+    first, *others = logits.argmax(axis=1)
+    labelled = dataclasses.replace(made, stream=Labelled([first, *(each + 1 for each in others)]))
+    program.load(made.weights())
+    assert 1 == right_answers(program, labelled, 1)
+    program.load(made.weights())
+    made_up = made_up_label(spec.seed, 10)
+    assert [first, *others].count(made_up) == right_answers(program, made, 1)
+
+
+class Labelled:
+    """A stream of which only the labels are asked for."""
+
+    def __init__(self, labels):
+        self.labels = labels
 
 
 def as_answer(block, began_ns):

@@ -21,6 +21,7 @@ _CACHE_BYTES = 2 << 30
 # What an answer does not depend on, besides the fields that a comparison group leaves open.
 _IRRELEVANT = (
     *COMPARED,
+    "partials",
     "device",
     "data",
     "batches_per_step",

@@ -62,7 +62,7 @@ def request(script: Script, typed: Typed, engine: Engine) -> LayerRequest:
     chosen, why = chosen_backend(script.runtime, values["backend"], training=mode(values) == "train")
     report = bool(values.get("report"))
     batches = 1 if report else values.get("batches_per_step", 1)
-    spec = ringed(complete(_spec(script, values, chosen, batches)))
+    spec = _ringed(complete(_spec(script, values, chosen, batches)))
     return LayerRequest(
         script=script,
         spec=spec,
@@ -102,6 +102,7 @@ def _spec(script: Script, values: Mapping[str, Any], chosen: str, batches: int) 
         mode=mode(values),
         batch_size=values.get("batch_size", 1),
         precision=values["precision"],
+        partials="half" if values.get("enable_half_partials") else Spec.partials,
         device=_device(values.get("device_id", -1)),
         data="generated" if values.get("use_generated_data") else "synthetic",
         values=_VALUES[script.family](values),
@@ -114,7 +115,7 @@ def _spec(script: Script, values: Mapping[str, Any], chosen: str, batches: int) 
     )
 
 
-def ringed(spec: Spec) -> Spec:
+def _ringed(spec: Spec) -> Spec:
     """Of large inputs two are enough: caches forget the one while the other is read."""
     fed = sum(4 * math.prod(op.dims) for op in task(spec).graph.inputs.values())
     return spec.replace(ring=2) if fed > _LARGE_BYTES else spec

@@ -29,6 +29,8 @@ _MOST_READINGS = 40
 _PROBE_START_S = 4.0
 _TELLING_NS = 50_000_000
 """In a shorter call, a thread that merely wakes up already looks busy."""
+_READING_SHARE = 0.5
+"""Readings of the ceilings between the steps may take this share of the steps' own time; one is taken in any case."""
 _LATENCY_SHARE = 0.1
 _LATENCIES = 100
 """Single batches that are timed apart may take this share of a step, and be so many."""
@@ -106,6 +108,7 @@ class StepMeasurement:
         self._crew, self._deadline, self._listener = crew, deadline, listener
         self._oracle = Oracle(crew, TIMEOUT_S)
         self._ceilings = Ceilings(crew, TIMEOUT_S)
+        self._read_s = 0.0
 
     def measure(self, spec: Spec, course: Course) -> Outcome:
         """The one outcome of a spec; whatever goes wrong is an outcome too."""
@@ -223,7 +226,7 @@ class StepMeasurement:
                 self._listener.stopped(index)
                 return
             self._listener.step(first.blocks[-1], items * course.step_batches)
-            if course.judged and index % stride == 0:
+            if course.judged and index % stride == 0 and self._read_s <= _READING_SHARE * first.timed_s:
                 self._read_ceilings(first)
 
     def _step(self, ranks: Ranks, course: Course, pace: Pace) -> Block:
@@ -240,12 +243,14 @@ class StepMeasurement:
     def _read_ceilings(self, contender: Contender) -> None:
         if contender.probe == "none" or self._deadline.left() < _PROBE_START_S:
             return
+        began = time.monotonic()
         try:
             reading = self._ceilings.reading(contender.spec, contender.working_set, PROBE_SECONDS)
         except (Unsupported, WorkerFailed) as failure:
             contender.probe = "none"
             contender.warnings.append(f"no ceiling: {failure}")
             return
+        self._read_s += time.monotonic() - began
         contender.probe = f"probe {contender.spec.precision}"
         contender.flops_per_s.append(reading["flops_per_s"])
         contender.bytes_per_s.append(reading["bytes_per_s"])
@@ -255,6 +260,9 @@ class StepMeasurement:
         while seen != len(first.flops_per_s) and len(first.flops_per_s) < _MOST_READINGS and above_ceiling(ranks):
             seen = len(first.flops_per_s)
             self._read_ceilings(first)
+        if 0 < len(first.flops_per_s) < _MOST_READINGS and above_ceiling(ranks):
+            first.flops_per_s, first.bytes_per_s = [], []
+            first.warnings.append("no ceiling: the budget ended before it was read often enough to be trusted")
 
     def _profile(self, contender: Contender, course: Course) -> None:
         if course.profile is None:

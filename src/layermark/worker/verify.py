@@ -34,6 +34,8 @@ AGAINST = "float64 reference"
 # Roundings of one contraction are passed on through all that follow: float32 itself is off by 2e-5 of the spread
 # after the 50 of ResNet-50, and by 9e-5 after the 101 of ResNeXt-101. From this many on the allowance grows with them.
 DEPTH = 25
+HALF_PARTIALS = 4.0
+"""What sums in 16 bits may add: on EfficientNet-B0 TensorFlow's are off by 0.27 of the spread, PyTorch's by 0.03."""
 _LARGEST = 0.5
 """Whatever the depth, half of the spread is wrong."""
 
@@ -75,7 +77,7 @@ def verify(program: Program, spec: Spec, task: Task, path: Path) -> Verification
 
 def _check_outputs(program: Program, spec: Spec, task: Task, expected: Arrays) -> Iterator[Comparison]:
     rows = oracle.rows_kept(spec, task.graph)
-    allowed, _ = tolerances(spec.precision, task.graph)
+    allowed, _ = tolerances(spec.precision, task.graph, spec.partials)
     floor = 0.0 if spec.values == "random" else _FLOOR
     distance = typical_error if spec.quantised else error
     position = 0
@@ -101,7 +103,7 @@ def _check_products(program: Program, task: Task) -> Iterator[Comparison]:
 
 def _check_training(program: Program, spec: Spec, task: Task, expected: Arrays) -> Iterator[Comparison]:
     """One step at a rate that moves the weights; the gradients are read back from how far they moved."""
-    output, gradient = tolerances(spec.precision, task.graph)
+    output, gradient = tolerances(spec.precision, task.graph, spec.partials)
     rate = float(expected["rate"])
     before = {name: value.astype("float64") for name, value in program.weights().items()}
     program.learning_rate = rate
@@ -130,11 +132,13 @@ def siblings(graph: Graph, name: str) -> list[str]:
     ]
 
 
-def tolerances(precision: str, graph: Graph) -> tuple[float, float]:
-    """The errors allowed of outputs and of gradients, by the type and by how deep the network is."""
+def tolerances(precision: str, graph: Graph, partials: str = "full") -> tuple[float, float]:
+    """The errors allowed of outputs and of gradients, by the type, its sums, and how deep the network is."""
     if precision in QUANTISED:
         return (min(INT8 * math.sqrt(max(1, graph.depth)), _LARGEST_INT8),) * 2
     factor = max(1.0, graph.depth / DEPTH)
+    if partials == "half" and not precision.startswith("32"):
+        factor *= HALF_PARTIALS
     output, gradient = TOLERANCES[precision]
     return max(output, min(output * factor, _LARGEST)), max(gradient, min(gradient * factor, _LARGEST))
 

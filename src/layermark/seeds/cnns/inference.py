@@ -13,10 +13,10 @@ from layermark.devices.cpu import thread_budget
 from layermark.errors import UserError, unknown
 from layermark.options import switch
 from layermark.seeds.cnns.inference_options import SCRIPT
-from layermark.seeds.cnns.script import idle, used_precision
+from layermark.seeds.cnns.script import RING, idle, used_precision
 from layermark.seeds.engine import Engine
 from layermark.seeds.parsing import Typed
-from layermark.seeds.request import Request, chosen_backend, execution, general_notes, ringed
+from layermark.seeds.request import Request, chosen_backend, execution, general_notes
 from layermark.session.pace import Course, Profile
 from layermark.spec import Loading, Plan, Spec
 from layermark.workloads.base import task, workload
@@ -47,7 +47,7 @@ def request(typed: Typed, engine: Engine, folder: Path) -> InferenceRequest:
     """Check the values against each other and translate them."""
     values = typed.values
     chosen, why = chosen_backend(SCRIPT.runtime, values["backend"], training=False)
-    spec = ringed(complete(_spec(typed, chosen, engine)))
+    spec = complete(_spec(typed, chosen, engine))
     _check_stages(spec, values)
     return InferenceRequest(
         spec=spec,
@@ -78,10 +78,12 @@ def _spec(typed: Typed, chosen: str, engine: Engine) -> Spec:
         params=params(values),
         batch_size=values["batch_size"],
         precision=used_precision(typed),
+        partials="half" if values["half_partial"] else Spec.partials,
         data=values["data"],
         batches_per_step=values["device_iterations"],
         execution=execution(values, chosen),
         threads=values["threads"] or thread_budget(),
+        ring=RING,
         weights=_weights(values),
         loading=_loading(values, engine),
         plan=Plan(replicas=values["replicas"]),

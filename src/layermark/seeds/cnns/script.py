@@ -14,6 +14,9 @@ from layermark.spec import PRECISIONS, Spec
 CONFIGS = "configs.yml"
 """Where a program's named sets are: beside its file."""
 
+RING = 2
+"""Different batches that a program walks through: caches forget the one while the other is read."""
+
 EXTRAS = tuple(each for each in EXTRA if each.name != "precision")
 
 _OLD_PRECISIONS = {"half": "16.16", "full": "32.32"}

@@ -15,11 +15,11 @@ from layermark.axes import complete
 from layermark.devices.cpu import thread_budget
 from layermark.errors import UserError
 from layermark.seeds.cnns.networks import classes_of, network
-from layermark.seeds.cnns.script import CnnScript, idle, used_precision
+from layermark.seeds.cnns.script import RING, CnnScript, idle, used_precision
 from layermark.seeds.cnns.tensorflow_options import DATASETS, NO_PROFILE
 from layermark.seeds.engine import Engine
 from layermark.seeds.parsing import Typed
-from layermark.seeds.request import Request, chosen_backend, execution, general_notes, report_folder, ringed
+from layermark.seeds.request import Request, chosen_backend, execution, general_notes, report_folder
 from layermark.session.pace import Course, Profile
 from layermark.spec import Loading, Plan, Spec
 from layermark.workloads.base import task
@@ -50,7 +50,7 @@ def requests(script: CnnScript, typed: Typed, engine: Engine) -> list[Validation
     """Check the values against each other and translate them; one request for every checkpoint."""
     values = checked(typed.values)
     chosen, why = chosen_backend(script.runtime, values["backend"], training=False)
-    spec = ringed(complete(_spec(typed, values, chosen)))
+    spec = complete(_spec(typed, values, chosen))
     _check_stages(spec, values)
     asked = ValidationRequest(
         spec=spec,
@@ -116,11 +116,13 @@ def _spec(typed: Typed, values: Values, chosen: str) -> Spec:
         params={**params, **_pictures(values), **classes_of(values)},
         batch_size=values["batch_size"],
         precision=used_precision(typed),
+        partials="half" if values["enable_half_partials"] else Spec.partials,
         device=_device(values["select_ipu"]),
         data=values["data"],
         batches_per_step=values["batches_per_step"],
         execution=execution(values, chosen),
         threads=values["threads"] or thread_budget(),
+        ring=RING,
         seed=Spec.seed if values["seed"] is None else values["seed"],
         loading=loading_of(values),
         plan=Plan(replicas=values["replicas"]),

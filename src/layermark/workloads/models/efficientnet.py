@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from layermark.errors import UserError
 from layermark.ops import Dense, GlobalPool
-from layermark.options import integer, option, positive_float, share, switch
+from layermark.options import integer, number, option, positive_float, switch
 from layermark.workloads.models._inverted import Inverted, Part, stem, torchvision
 from layermark.workloads.models.base import Model, ModelParams, Net, rounded
 
@@ -65,10 +66,10 @@ class EfficientNetParams(ModelParams):
     activation: str = option("swish", choices=("swish", "relu"), help="activation of all layers but the gates' last")
     depth_divisor: int = option(8, parse=integer(1), help="widths are rounded to multiples of this")
     top_width: int = option(1280, parse=integer(0), help="channels of the last 1x1 convolution, unscaled (0: none)")
-    width_coefficient: float = option(0.0, parse=positive_float, help="factor of all widths (default: the model's own)")
-    depth_coefficient: float = option(0.0, parse=positive_float, help="factor of all depths (default: the model's own)")
+    width_coefficient: float = option(0.0, parse=number, help="factor of all widths (0: the model's own)")
+    depth_coefficient: float = option(0.0, parse=number, help="factor of all depths (0: the model's own)")
     dropout_rate: float = option(
-        -1.0, parse=share, help="share that is dropped before the last layer, in training (default: the model's own)"
+        -1.0, parse=number, help="share that is dropped before the last layer, in training (-1: the model's own)"
     )
     block_survival_prob: float = option(
         _SURVIVAL, parse=positive_float, help="share of the last block's results that are kept, in training"
@@ -92,15 +93,17 @@ class EfficientNet(Model):
         y = stem(net, x, rounded(32 * own.width, params.depth_divisor), params.activation)
         net.alias("conv_stem", ["block0", "_conv_stem"])
         net.alias("bn1", ["_bn0"])
-        for number, (place, block) in enumerate(_blocks(own, params)):
+        for index, (place, block) in enumerate(_blocks(own, params)):
             identity = block.has_identity(net, y)
             y, parts = block.write(net, y)
-            _name(net, place, number, parts, identity)
+            _name(net, place, index, parts, identity)
         return self._head(net, params, own, y)
 
     def _sized(self, params: EfficientNetParams) -> Size:
         """The model's own size with what the options change about it."""
         own = self.own
+        if params.width_coefficient < 0 or params.depth_coefficient < 0:
+            raise UserError("--width-coefficient and --depth-coefficient are factors: give numbers above 0")
         return own._replace(
             width=params.width_coefficient or own.width,
             depth=params.depth_coefficient or own.depth,
@@ -126,7 +129,7 @@ class EfficientNet(Model):
 def _blocks(own: Size, params: EfficientNetParams) -> Iterator[tuple[tuple[int, int], Inverted]]:
     """Every block with its stage (from 1) and its index within."""
     depths = [math.ceil(own.depth * stage.repeats) for stage in _STAGES]
-    before, number = rounded(32 * own.width, params.depth_divisor), 0
+    before, done = rounded(32 * own.width, params.depth_divisor), 0
     for index, (stage, depth) in enumerate(zip(_STAGES, depths, strict=True)):
         out = rounded(stage.out * own.width, params.depth_divisor)
         for place in range(depth):
@@ -142,10 +145,10 @@ def _blocks(own: Size, params: EfficientNetParams) -> Iterator[tuple[tuple[int, 
                     squeezed=max(1, int(before * _SQUEEZE)) if params.squeeze_excite else 0,
                     gates=(params.activation, "sigmoid"),
                     group_dim=params.group_dim,
-                    survival=1 - (1 - params.block_survival_prob) * number / sum(depths),
+                    survival=1 - (1 - params.block_survival_prob) * done / sum(depths),
                 ),
             )
-            before, number = out, number + 1
+            before, done = out, done + 1
 
 
 def _name(net: Net, place: tuple[int, int], number: int, parts: list[Part], identity: bool) -> None:
