@@ -17,7 +17,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CALL = re.compile(r"^\[INFO\] Throughput: ([\d.]+) imgs/sec; Latency range: (N/A|[\d.]+\.\.[\d.]+ ms)$", re.M)
 SUMMARY = re.compile(r"^\[INFO\] Throughput at (.*): min=[\d.]+ imgs/s, max=([\d.]+) imgs/s, mean=", re.M)
 VALIDATION = re.compile(r"^Validation top-1 accuracy \[None\] \(.* img/sec: ([\d.]+), time: [\d.]+\): ([\d.]+)%$", re.M)
-TINY = ("--image-size", "32")
+TINY = ("--image-size", "64")
 NULL = ("--backend", "null")
 
 
@@ -105,6 +105,7 @@ def test_a_named_set_with_generated_data_has_latencies(typed, line):
     "arguments",
     [
         "--data real --replicas 1 --batch-size 24 --model resnet18 --normlayer batch --precision half",
+        "--data real --replicas 1 --batch-size 11 --model efficientnet-b0 --normlayer batch --precision half",
         "--data real --replicas 2 --batch-size 2 --model mobilenet-v3-small --normlayer group --groupnorm-group-num 8",
         "--config efficientnet-b0-g16-gn-mk2 --data generated --batch-size 1 --input-image-padding",
     ],
@@ -137,26 +138,36 @@ def validated(typed, arguments, *more):
     return done, VALIDATION.findall(done.stdout)
 
 
-@pytest.mark.skipif(not backend("tensorflow").installed, reason="needs TensorFlow")
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "--model resnet --model-size 50 --dataset imagenet --batch-size 1 --synthetic-data --repeat 10 --batch-norm "
-        "--enable-half-partials",
-    ],
-)
-def test_validation_within_a_budget(typed, arguments):
-    done, lines = validated(typed, arguments, "--budget", "25s", *TINY)
-    assert lines and all(float(rate) > 0 for rate, _ in lines)
-    assert "Shortened to fit the budget of 25s" in done.stdout
+VALIDATIONS = [
+    "--model resnet --model-size 50 --dataset imagenet --batch-size 1 --synthetic-data --repeat 10 --batch-norm "
+    "--enable-half-partials",
+    "--model efficientnet --model-size 0 --dataset imagenet --precision 16.16 --batch-size 8 --generated-data "
+    "--repeat 10 --batch-norm --enable-half-partials --eight-bit-io",
+]
+
+
+@pytest.mark.parametrize("arguments", VALIDATIONS, ids=["S18", "S23"])
+def test_the_seeds_validations_on_an_imaginary_machine(typed, arguments):
+    done, lines = validated(typed, arguments, *TINY, *NULL)
+    assert 10 == len(lines) and all(float(rate) > 0 for rate, _ in lines)
     assert "the weights are random" in done.stdout
+    assert "Throughput without the first validation: min=" in done.stdout
+
+
+@pytest.mark.skipif(not backend("tensorflow").installed, reason="needs TensorFlow")
+def test_validation_runs_on_tensorflow_by_default(typed):
+    arguments = "--dataset cifar-10 --model-size 8 --synthetic-data --batch-size 1000 --repeat 2 --execution function"
+    done, lines = validated(typed, arguments)
+    assert ["0.000", "0.000"] == [share for _, share in lines]
+    assert "10000 pictures per validation: 1 host calls of 10 batches" in done.stdout
+    assert "Summary (tensorflow function" in done.stdout
 
 
 def test_validation_of_a_data_set_counts_right_answers(typed, line):
     made = line("data", "imagenet", line.folder / "set" / "imagenet-data", "--count", 8, "--format", "tfrecord")
     assert 0 == made.status
-    arguments = "--model resnet --model-size 18 --batch-size 2 --repeat 3 --normalise-input --backend null"
-    done, lines = validated(typed, arguments, "--data-dir", line.folder / "set", *TINY)
+    arguments = "--model resnet --model-size 18 --batch-size 2 --repeat 3 --normalise-input --backend torch"
+    done, lines = validated(typed, arguments, "--data-dir", line.folder / "set", "--execution", "eager", *TINY)
     assert 3 == len(lines)
     assert "8 pictures per validation: 1 host calls of 4 batches" in done.stdout
     assert {float(share) for _, share in lines} <= {100 * right / 8 for right in range(9)}

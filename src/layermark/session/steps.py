@@ -27,7 +27,7 @@ TIMEOUT_S = 600.0
 _MOST_READINGS = 40
 """On a busy machine a reading can be far too low; before a rate is called impossible, this many are taken."""
 _PROBE_START_S = 4.0
-_TELLING_NS = 50_000_000
+_TELLING_S = 0.05
 """In a shorter call, a thread that merely wakes up already looks busy."""
 _READING_SHARE = 0.5
 """Readings of the ceilings between the steps may take this share of the steps' own time; one is taken in any case."""
@@ -296,7 +296,7 @@ class StepMeasurement:
             facts = first.worker.call("facts", 30.0)
         except WorkerFailed:
             facts = {"memory": {}, "environment": environment.record()}
-        first.faults += thread_faults(spec, [each for each in first.blocks if each.samples_ns[0] >= _TELLING_NS])
+        first.faults += thread_faults(spec, [each for each in first.blocks if each.context["wall_s"] >= _TELLING_S])
         found, copies = finished_run(first, facts), spec.plan.replicas
         ceiling = found.ceiling
         if ceiling is not None:
