@@ -115,6 +115,7 @@ class JaxProgram(Program):
         Calls are synchronous here: asking whether the result is there would cost another microsecond.
         """
         clock, calls, place = self.clock, self._calls, self._position
+        self._last = ()  # so that the next result may lie where this one lay, in the cache
         began = clock()
         if batches == 1:
             self._last = calls[place]()
@@ -123,6 +124,7 @@ class JaxProgram(Program):
             return Timeline((began,), (done,))
         stamps, result = [began], self._last
         for _ in range(batches):
+            result = ()
             result = calls[place]()
             stamps.append(clock())
             place = self._following[place]
