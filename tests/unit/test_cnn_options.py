@@ -12,6 +12,8 @@ from layermark.seeds.cnns.entry import model_of
 from layermark.seeds.cnns.folders import run_name
 from layermark.seeds.cnns.inference import request
 from layermark.seeds.cnns.inference_options import SCRIPT
+from layermark.seeds.cnns.modes import MODES as DATA_MODES
+from layermark.seeds.cnns.modes import batches
 from layermark.seeds.cnns.tensorflow_options import TRAIN_ONLY_KEYS, validation_script
 from layermark.seeds.cnns.validation import requests
 from layermark.seeds.configs import named_sets
@@ -581,3 +583,13 @@ VARIANTS = [
 @pytest.mark.parametrize("line", VARIANTS)
 def test_the_variants_of_the_seeds_own_tests(line):
     assert task(inference(*line.split()).spec).graph.parameter_count > 0
+
+
+def test_the_data_modes_can_be_called():
+    with pytest.raises(UserError, match="unknown data mode 'reel'; did you mean real"), batches("reel", 2):
+        pass
+    with batches("real", 2, workers=0) as stream:
+        loaded = next(stream)
+    assert ((2, *DATA_MODES["real"].shape), [0, 1]) == (loaded.pictures.shape, list(loaded.labels))
+    with batches("synthetic", 2) as stream:
+        assert next(stream) is next(stream)

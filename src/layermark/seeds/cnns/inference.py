@@ -126,7 +126,7 @@ def _loading(values: Values, engine: Engine) -> Loading:
         return Loading()
     workers = values["dataloader_worker"]
     return Loading(
-        data_dir=_data_dir(values["data_dir"]),
+        data_dir=data_dir(values["data_dir"]),
         source="auto" if values["data_dir"] else "images",
         normalise="none" if location(values) == "none" else "full",
         loader_workers=0 if without_prefetch(engine) else Loading.loader_workers if workers is None else workers,
@@ -137,7 +137,8 @@ def _loading(values: Values, engine: Engine) -> Loading:
     )
 
 
-def _data_dir(named: str | None) -> str:
+def data_dir(named: str | None) -> str:
+    """The folder that is named, or the first that is there of those where sample pictures lie."""
     found = [named] if named else [each for each in IMAGES if Path(each).is_dir()]
     if not found:
         raise UserError("--data real: there is no folder images here; ./get_images.sh fills one")
