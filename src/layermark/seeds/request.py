@@ -10,7 +10,7 @@ from typing import Any
 
 from layermark import registry
 from layermark.axes import complete
-from layermark.backends.base import backend
+from layermark.backends.base import Backend, backend
 from layermark.devices.cpu import thread_budget
 from layermark.errors import UserError, unknown
 from layermark.seeds.engine import Engine
@@ -27,7 +27,6 @@ _INFER_ONLY = ("onnxruntime", "openvino")
 
 SHORT_BUDGET_S = 60.0
 """A budget up to this leaves no time for `auto`, which also tries compilers: the plainest execution runs."""
-_PLAIN = {"torch": "eager"}
 _LARGE_BYTES = 16 << 20
 
 
@@ -123,9 +122,13 @@ def _ringed(spec: Spec) -> Spec:
 
 def execution(values: Mapping[str, Any], chosen: str) -> str:
     """The execution that was asked for, or the plainest one where a short budget leaves no time for a trial."""
-    if values["execution"] == "auto" and (values["budget"] or math.inf) <= SHORT_BUDGET_S:
-        return next((word for word in backend(chosen).executions if word != "auto"), _PLAIN.get(chosen, "auto"))
-    return str(values["execution"])
+    wanted, known = str(values["execution"]), backend(chosen).executions
+    if wanted == "auto" and (values["budget"] or math.inf) <= SHORT_BUDGET_S:
+        return next((word for word in known if word != "auto"), "auto")
+    # A backend that declares no words answers for itself when it prepares.
+    if wanted not in known and known != Backend.executions:
+        raise unknown(f"execution of {chosen}", wanted, known)
+    return wanted
 
 
 def _device(number: int) -> str:
