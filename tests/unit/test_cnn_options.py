@@ -593,3 +593,11 @@ def test_the_data_modes_can_be_called():
     assert ((2, *DATA_MODES["real"].shape), [0, 1]) == (loaded.pictures.shape, list(loaded.labels))
     with batches("synthetic", 2) as stream:
         assert next(stream) is next(stream)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_emulated_halves_are_announced(monkeypatch, native):
+    monkeypatch.setattr("layermark.devices.cpu.native_half", lambda: native)
+    notes = small("--data", "synthetic", "--precision", "half").notes
+    assert native != any("16-bit floats" in note for note in notes)
+    assert not any("16-bit floats" in note for note in small("--data", "synthetic").notes)

@@ -22,6 +22,9 @@ _RETAIN = {
 }
 
 
+_HALF_FLAGS = ("avx512_fp16", "avx_ne_convert", "amx_fp16", "asimdhp")
+
+
 def environment(spec: Spec) -> Mapping[str, str]:
     """Variables that every worker on this device starts with."""
     return _RETAIN if spec.allocator == "retain" else {}
@@ -75,6 +78,12 @@ def cold_caches() -> str:
 def multiplies_bytes() -> bool:
     """Whether the CPU has products of bytes that add up in 32 bits; older ones overflow in 16."""
     return any("vnni" in line for line in _read("/proc/cpuinfo").splitlines() if line.startswith("flags"))
+
+
+def native_half() -> bool:
+    """Whether this CPU computes with 16-bit floats, instead of leaving that to software."""
+    words = {word for line in _read("/proc/cpuinfo").splitlines() if ":" in line for word in line.split(":")[1].split()}
+    return not words.isdisjoint(_HALF_FLAGS)
 
 
 def cache_bytes(text: str) -> int:

@@ -13,7 +13,7 @@ from layermark.devices.cpu import thread_budget
 from layermark.errors import UserError, unknown
 from layermark.options import switch
 from layermark.seeds.cnns.inference_options import SCRIPT
-from layermark.seeds.cnns.script import RING, idle, used_precision
+from layermark.seeds.cnns.script import RING, idle, slow_half, used_precision
 from layermark.seeds.engine import Engine
 from layermark.seeds.parsing import Typed
 from layermark.seeds.request import Request, chosen_backend, execution, general_notes
@@ -190,6 +190,7 @@ def _variables(values: Values, chosen: str) -> dict[str, str]:
 def _notes(typed: Typed, spec: Spec, engine: Engine) -> Iterator[str]:
     values = typed.values
     yield from general_notes(typed, spec, half=True)
+    yield from slow_half(spec)
     if values["eight_bit_io"] and values["normalization_location"] == "host":
         yield "bytes cannot be sent normalised: --normalization-location ipu instead of host"
     if spec.weights:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from layermark.devices import cpu
 from layermark.options import choice
 from layermark.seeds.options import SeedOption
 from layermark.seeds.parsing import Typed
@@ -47,6 +48,12 @@ def precision(text: str) -> str:
 def used_precision(typed: Typed) -> str:
     """What is typed is honoured; a default, also that of a named set, is fp32 on a device without native half."""
     return str(typed.values["precision"]) if "precision" in typed.typed else Spec.precision
+
+
+def slow_half(spec: Spec) -> Iterator[str]:
+    """A word of warning where 16-bit floats are emulated: a picture can then take seconds."""
+    if spec.precision.startswith("16") and spec.device == "cpu" and not cpu.native_half():
+        yield "this CPU has no 16-bit floats: they are emulated, and a batch can take many seconds"
 
 
 def idle(script: CnnScript, typed: Typed, unmet: dict[str, bool]) -> Iterator[str]:

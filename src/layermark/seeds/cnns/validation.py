@@ -15,7 +15,7 @@ from layermark.axes import complete
 from layermark.devices.cpu import thread_budget
 from layermark.errors import UserError
 from layermark.seeds.cnns.networks import classes_of, network
-from layermark.seeds.cnns.script import RING, CnnScript, idle, used_precision
+from layermark.seeds.cnns.script import RING, CnnScript, idle, slow_half, used_precision
 from layermark.seeds.cnns.tensorflow_options import DATASETS, NO_PROFILE
 from layermark.seeds.engine import Engine
 from layermark.seeds.parsing import Typed
@@ -249,6 +249,7 @@ def _of_checkpoint(asked: ValidationRequest, path: Path) -> ValidationRequest:
 
 def _notes(script: CnnScript, typed: Typed, values: Values, spec: Spec, engine: Engine) -> Iterator[str]:
     yield from general_notes(typed, spec, half=True)
+    yield from slow_half(spec)
     if values["restore_path"] is None:
         yield "no --restore-path: the weights are random"
     if values["hostside_norm"] and values["eight_bit_io"]:
