@@ -126,7 +126,7 @@ def described(integer: int, every: int, tool: str) -> Mapping[str, str]:
         "compute_type": "int8",
         "weight_type": "int8",
         "quantised": f"{integer} of {every} convolutions and products",
-        "calibration": f"{CALIBRATED} items or a batch, least and largest values, {tool}",
+        "calibration": f"{CALIBRATED} items or a batch, {tool}",
     }
 
 
