@@ -28,8 +28,8 @@ def main(folder: Path) -> None:
 
     Unsigned activations and signed weights, one range per channel, are what the runtime has kernels for: with signed
     activations 20 of ResNet-50's 53 convolutions stayed in floats. Without a product of bytes the CPU adds two of them
-    in 16 bits, which can overflow; weights then have 7 bits. Ranges are those of a usual batch: one outlier among all of
-    them costs everything else its steps (EfficientNet-B4 was off by 0.33 of the spread instead of 0.91).
+    in 16 bits, which can overflow; weights then have 7 bits. Ranges are those of a usual batch, since one outlier among
+    all of them costs everything else its steps: EfficientNet-B4 was off by 0.91 of the spread, and is by 0.33.
     """
     quantize_static(
         folder / quantised.MODEL,
