@@ -20,9 +20,10 @@ def context(busy, cpu_s):
     [
         (context(1.0, 1.0), 1, False),
         (context(1.5, 1.4), 1, True),
-        (context(1.5, 1.0), 1, False),  # somebody else took the CPU
+        (context(1.5, 1.0), 1, False),
         (context(2.3, 1.9), 2, False),
         (context(2.9, 1.9), 2, True),
+        (context(2.9, 1.2), 2, False),  # other programs had the rest
         ({}, 1, False),
     ],
 )

@@ -24,6 +24,7 @@ PROBE_SECONDS = 0.08
 MOST_READINGS = 40
 LEAST_BLOCKS = 3
 """Without these there is no interval, so they are measured even where steps are long and the time box is short."""
+_FULL = 0.85
 _OVERLAP = 0.75
 """Of threads that hand over to each other: who is done still has to get a CPU once more to go to sleep."""
 _WORKER_BYTES = 600 << 20
@@ -252,10 +253,14 @@ def thread_faults(spec: Spec, blocks: Sequence[Block]) -> list[str]:
 
 
 def over_budget(context: Mapping[str, float], threads: int) -> bool:
-    """More CPU time than the budget has, or, where the mask or other programs leave no more, clearly more work."""
+    """More CPU time than the budget has, or all of it while more threads stand in line for a CPU.
+
+    Threads that get less than the budget stand in line because of other programs, which tells nothing.
+    """
     if "busy_threads" not in context:
         return False
-    return context["cpu_s"] > 1.1 * threads * context["wall_s"] or context["busy_threads"] > threads + _OVERLAP
+    share = context["cpu_s"] / (threads * context["wall_s"])
+    return share > 1.1 or (share > _FULL and context["busy_threads"] > threads + _OVERLAP)
 
 
 def finished_run(contender: Contender, facts: Mapping[str, Any]) -> Run:
