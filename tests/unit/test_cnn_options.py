@@ -601,3 +601,9 @@ def test_emulated_halves_are_announced(monkeypatch, native):
     notes = small("--data", "synthetic", "--precision", "half").notes
     assert native != any("16-bit floats" in note for note in notes)
     assert not any("16-bit floats" in note for note in small("--data", "synthetic").notes)
+
+
+@pytest.mark.parametrize(("budget", "execution"), [("3m", "eager"), ("4m", "auto")])
+def test_a_short_budget_leaves_no_time_to_compile(budget, execution):
+    typed = parse(SCRIPT, "x", ["--data", "synthetic", "--backend", "torch", "--budget", budget], PYTORCH)
+    assert execution == request(typed, NOTHING, Path("logs")).spec.execution

@@ -120,10 +120,10 @@ def _ringed(spec: Spec) -> Spec:
     return spec.replace(ring=2) if fed > _LARGE_BYTES else spec
 
 
-def execution(values: Mapping[str, Any], chosen: str) -> str:
+def execution(values: Mapping[str, Any], chosen: str, short_s: float = SHORT_BUDGET_S) -> str:
     """The execution that was asked for, or the plainest one where a short budget leaves no time for a trial."""
     wanted, known = str(values["execution"]), backend(chosen).executions
-    if wanted == "auto" and (values["budget"] or math.inf) <= SHORT_BUDGET_S:
+    if wanted == "auto" and (values["budget"] or math.inf) <= short_s:
         return next((word for word in known if word != "auto"), "auto")
     # A backend that declares no words answers for itself when it prepares.
     if wanted not in known and known != Backend.executions:

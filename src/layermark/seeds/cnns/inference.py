@@ -13,7 +13,7 @@ from layermark.devices.cpu import thread_budget
 from layermark.errors import UserError, unknown
 from layermark.options import switch
 from layermark.seeds.cnns.inference_options import SCRIPT
-from layermark.seeds.cnns.script import RING, idle, slow_half, used_precision
+from layermark.seeds.cnns.script import RING, SHORT_BUDGET_S, idle, slow_half, used_precision
 from layermark.seeds.engine import Engine
 from layermark.seeds.parsing import Typed
 from layermark.seeds.request import Request, chosen_backend, execution, general_notes
@@ -81,7 +81,7 @@ def _spec(typed: Typed, chosen: str, engine: Engine) -> Spec:
         partials="half" if values["half_partial"] else Spec.partials,
         data=values["data"],
         batches_per_step=values["device_iterations"],
-        execution=execution(values, chosen),
+        execution=execution(values, chosen, SHORT_BUDGET_S),
         threads=values["threads"] or thread_budget(),
         ring=RING,
         weights=_weights(values),

@@ -18,6 +18,9 @@ CONFIGS = "configs.yml"
 RING = 2
 """Different batches that a program walks through: caches forget the one while the other is read."""
 
+SHORT_BUDGET_S = 180.0
+"""Compiling a whole network can take a minute, so budgets up to this leave no time to try it."""
+
 EXTRAS = tuple(each for each in EXTRA if each.name != "precision")
 
 _OLD_PRECISIONS = {"half": "16.16", "full": "32.32"}

@@ -15,7 +15,7 @@ from layermark.axes import complete
 from layermark.devices.cpu import thread_budget
 from layermark.errors import UserError
 from layermark.seeds.cnns.networks import classes_of, network
-from layermark.seeds.cnns.script import RING, CnnScript, idle, slow_half, used_precision
+from layermark.seeds.cnns.script import RING, SHORT_BUDGET_S, CnnScript, idle, slow_half, used_precision
 from layermark.seeds.cnns.tensorflow_options import DATASETS, NO_PROFILE
 from layermark.seeds.engine import Engine
 from layermark.seeds.parsing import Typed
@@ -120,7 +120,7 @@ def _spec(typed: Typed, values: Values, chosen: str) -> Spec:
         device=_device(values["select_ipu"]),
         data=values["data"],
         batches_per_step=values["batches_per_step"],
-        execution=execution(values, chosen),
+        execution=execution(values, chosen, SHORT_BUDGET_S),
         threads=values["threads"] or thread_budget(),
         ring=RING,
         seed=Spec.seed if values["seed"] is None else values["seed"],
