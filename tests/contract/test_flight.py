@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from typing import Any
 
 import pytest
@@ -77,3 +79,21 @@ def test_other_runtimes_have_no_throughput() -> None:
     spec = complete(TORCH.spec(execution="throughput"))
     with pytest.raises(Unsupported, match="torch has no --execution throughput; it knows auto, eager"):
         Service().prepare(spec.to_json())
+
+
+def test_what_is_loaded_is_taken_in_order() -> None:
+    callers = pytest.importorskip("layermark.backends.onnxruntime.callers")
+    stream, held = itertools.count(), [-1, -1]
+
+    def slot(caller: int) -> Any:
+        def take() -> None:
+            held[caller] = next(stream)
+
+        return callers.Slot(lambda: time.sleep(0.001 * (held[caller] % 3)), take)
+
+    lap = callers.Callers([[slot(0)], [slot(1)]], None)
+    for batches in range(1, 12):
+        handed_over = lap.run(batches).handed_over
+        assert handed_over == sorted(handed_over)
+        assert held[lap.last] == lap._done - 1 == max(held)
+    lap.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,11 +19,18 @@ Stamp = tuple[int, int, int]
 """The number of a batch, when it was handed over and when it was done."""
 
 
-class Callers(Lap):
-    """As many threads as callers; whoever is free takes the next batch. Each has its own steps, one per input."""
+class Slot(NamedTuple):
+    """How a caller runs a batch; what a loader makes is taken first, one at a time, so that it comes in order."""
 
-    def __init__(self, callers: Sequence[Sequence[Step]], evictor: Array | None) -> None:
-        self._callers, self._evictor = callers, evictor
+    run: Step
+    take: Step | None = None
+
+
+class Callers(Lap):
+    """As many threads as callers; whoever is free takes the next batch. Each has its own slots, one per input."""
+
+    def __init__(self, callers: Sequence[Sequence[Slot]], evictor: Array | None) -> None:
+        self._callers, self._evictor, self._turn = callers, evictor, Lock()
         # New threads take over how the thread that starts them treats subnormal numbers.
         self._pool = ThreadPoolExecutor(len(callers), thread_name_prefix="caller")
         self._done = 0
@@ -33,7 +42,7 @@ class Callers(Lap):
             np.add(self._evictor, 1, out=self._evictor)
         end = self._done + batches
         numbers = iter(range(self._done, end))
-        work = [self._pool.submit(_take, steps, numbers) for steps in self._callers]
+        work = [self._pool.submit(_work, slots, numbers, self._turn) for slots in self._callers]
         stamps = sorted((*stamp, caller) for caller, each in enumerate(work) for stamp in each.result())
         self._done, self._last = end, stamps[-1][-1]
         return Timeline([stamp[1] for stamp in stamps], [stamp[2] for stamp in stamps])
@@ -57,11 +66,17 @@ class Callers(Lap):
         self._pool.shutdown()
 
 
-def _take(steps: Sequence[Step], numbers: Iterator[int]) -> list[Stamp]:
-    """Run what nobody else has taken yet; reading a number is one step of the interpreter, so no two take the same."""
-    clock, stamps = time.perf_counter_ns, []
-    for number in numbers:
-        handed_over = clock()
-        steps[number % len(steps)]()
+def _work(slots: Sequence[Slot], numbers: Iterator[int], turn: Lock) -> list[Stamp]:
+    """Run what nobody else has taken yet."""
+    clock = time.perf_counter_ns
+    stamps: list[Stamp] = []
+    while True:
+        with turn:
+            number = next(numbers, None)
+            if number is None:
+                return stamps
+            slot, handed_over = slots[number % len(slots)], clock()
+            if slot.take is not None:
+                slot.take()
+        slot.run()
         stamps.append((number, handed_over, clock()))
-    return stamps

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from threading import Lock
 
 import numpy as np
 import onnx
@@ -18,7 +17,7 @@ from layermark.backends._onnx.writer import Array, compute_type
 from layermark.backends._timing import Step
 from layermark.backends.base import Arrays, OperatorTime
 from layermark.backends.onnxruntime import process
-from layermark.backends.onnxruntime.callers import Callers
+from layermark.backends.onnxruntime.callers import Callers, Slot
 from layermark.backends.onnxruntime.types import dequantised, integer_products, require
 from layermark.spec import Spec, types_of
 from layermark.workloads.base import Task
@@ -31,7 +30,6 @@ class OnnxRuntimeProgram(OnnxProgram):
     """One session; a run returns when its work is done."""
 
     def __init__(self, spec: Spec, task: Task) -> None:
-        self._copying = Lock()
         self._subnormals = process.set_subnormals(spec)
         super().__init__(spec, task, spec.precision)
         compute, stored = (type_name(compute_type(word)) for word in types_of(spec.precision))
@@ -52,7 +50,7 @@ class OnnxRuntimeProgram(OnnxProgram):
         self._outputs = [[_empty(each.shape, each.type) for each in session.get_outputs()] for _ in range(callers)]
         if self._spec.execution != "throughput":
             return OneByOne(self._steps(session), self._evictor)
-        return Callers([self._steps(session, number) for number in range(callers)], self._evictor)
+        return Callers([self._slots(session, number) for number in range(callers)], self._evictor)
 
     @property
     def _threads(self) -> int:
@@ -94,7 +92,15 @@ class OnnxRuntimeProgram(OnnxProgram):
         buffers = _filled(session, self.host[0])
         binding = self._bound(session, buffers, caller)
         fed: Sequence[Iterable[Array]] = [self._live] if self._live else self.host
-        return [partial(_copy_and_run, session, binding, buffers, batch, self._copying) for batch in fed]
+        return [partial(_copy_and_run, session, binding, buffers, batch) for batch in fed]
+
+    def _slots(self, session: InferenceSession, caller: int) -> list[Slot]:
+        """The same for callers that work side by side."""
+        if self._live is None:
+            return [Slot(step) for step in self._steps(session, caller)]
+        buffers = _filled(session, self.host[0])
+        run = partial(session.run_with_iobinding, self._bound(session, buffers, caller))
+        return [Slot(run, partial(_copy, buffers, self._live))]
 
     def _bound(self, session: InferenceSession, inputs: Sequence[OrtValue], caller: int) -> IOBinding:
         binding = session.io_binding()
@@ -141,9 +147,12 @@ def _filled(session: InferenceSession, batch: Sequence[Array]) -> list[OrtValue]
 
 
 def _copy_and_run(
-    session: InferenceSession, binding: IOBinding, buffers: Sequence[OrtValue], batch: Iterable[Array], one: Lock
+    session: InferenceSession, binding: IOBinding, buffers: Sequence[OrtValue], batch: Iterable[Array]
 ) -> None:
-    with one:  # a batch that is loaded is valid until the next is asked for
-        for buffer, source in zip(buffers, batch, strict=True):
-            buffer.update_inplace(source)
+    _copy(buffers, batch)
     session.run_with_iobinding(binding)
+
+
+def _copy(buffers: Sequence[OrtValue], batch: Iterable[Array]) -> None:
+    for buffer, source in zip(buffers, batch, strict=True):
+        buffer.update_inplace(source)
