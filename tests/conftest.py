@@ -90,5 +90,19 @@ def layermark(tmp_path):
     return CommandLine(tmp_path)
 
 
+@pytest.fixture
+def pictures(tmp_path):
+    """A folder of five small JPEGs, called as `--data real` expects it."""
+    import numpy as np
+
+    from layermark.data.decode import encode
+
+    folder, rng = tmp_path / "images", np.random.default_rng(0)
+    folder.mkdir()
+    for number in range(5):
+        (folder / f"{number}.jpg").write_bytes(encode(rng.integers(0, 256, (40, 50, 3), dtype="uint8"), 90))
+    return folder
+
+
 QUICKLY = ("--time-box", "1s", "--block", "100ms", "--execution", "eager")
 """Enough for a result, not for a good one."""

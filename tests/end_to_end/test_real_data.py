@@ -1,38 +1,24 @@
 """`--data real`, as typed."""
 
-import numpy as np
-import pytest
-
-from layermark.data.decode import encode
-
 CONV = ("conv", "--channel-size", 3, "--input-height", 32, "--input-width", 32, "--filter-number", 4, "--batch-size", 2)
 QUICK = ("--time-box", "500ms", "--block", "50ms")
 
 
-@pytest.fixture
-def folder(tmp_path):
-    made, rng = tmp_path / "images", np.random.default_rng(0)
-    made.mkdir()
-    for number in range(5):
-        (made / f"{number}.jpg").write_bytes(encode(rng.integers(0, 256, (40, 50, 3), dtype="uint8"), 90))
-    return made
-
-
-def test_pictures_are_found_in_images_and_the_result_is_proven(layermark, folder):
+def test_pictures_are_found_in_images_and_the_result_is_proven(layermark, pictures):
     done = layermark("run", *CONV, "--backend", "torch", "--data", "real", "--json", "--execution", "eager", *QUICK)
     (document,) = done.documents
     assert (0, "ok", True) == (done.status, document["status"], document["verified"]["ok"]), document["reason"]
     assert document["spec"]["data"] == "real"
 
 
-def test_a_corrupt_picture_fails_by_name_or_is_passed_over(layermark, folder):
-    bad = folder / "1.jpg"
+def test_a_corrupt_picture_fails_by_name_or_is_passed_over(layermark, pictures):
+    bad = pictures / "1.jpg"
     bad.write_bytes(bad.read_bytes()[:300])
     typed = ("run", *CONV, "--backend", "null", "--data", "real", "--json", *QUICK)
     done = layermark(*typed)
     (document,) = done.documents
     assert (1, "failed") == (done.status, document["status"])
-    assert f"{bad.relative_to(folder.parent)}: corrupt JPEG" in document["reason"]
+    assert f"{bad.relative_to(pictures.parent)}: corrupt JPEG" in document["reason"]
     assert layermark(*typed, "--skip-bad").documents[0]["status"] == "ok"
 
 

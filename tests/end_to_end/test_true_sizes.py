@@ -5,11 +5,9 @@ The plants note how long they really slept, so that a busy machine does not matt
 
 import statistics
 
-import numpy as np
 import pytest
 
 from layermark.backends.base import backend
-from layermark.data.decode import encode
 
 CONV = ("conv", "--channel-size", 3, "--input-height", 32, "--input-width", 32, "--filter-number", 4, "--batch-size", 1)
 QUICK = ("--time-box", "1s", "--block", "400ms", "--min-steps", 2, "--batches-per-step", 2, "--threads", 1)
@@ -38,15 +36,6 @@ def slept(layermark, tmp_path):
     folder.mkdir()
     layermark.environment["LAYERMARK_TEST_SLEPT"] = str(folder)
     return Slept(folder)
-
-
-@pytest.fixture
-def pictures(tmp_path):
-    folder, rng = tmp_path / "images", np.random.default_rng(0)
-    folder.mkdir()
-    for number in range(5):
-        (folder / f"{number}.jpg").write_bytes(encode(rng.integers(0, 256, (40, 50, 3), dtype="uint8"), 90))
-    return folder
 
 
 def test_a_slow_decoder_a_slow_copy_and_a_slow_network_are_named_and_sized(layermark, pictures, slept):
