@@ -59,7 +59,7 @@ def test_outcomes_come_back_as_they_were(opened):
 
 
 def test_documents_come_back_as_they_were(opened):
-    document = stats.document(a_run(), session="s1", rank=0, noise_floor=0.02, command="c", goal=0.05)
+    document = stats.document(a_run(), session="s1", rank=0, command="c", goal=0.05)
     opened.append("s1", a_run(), document)
     assert [document] == opened.documents("s1")
 
@@ -168,8 +168,7 @@ def test_a_group_without_outcomes_cannot_be_complete(opened):
 def test_documents_of_another_version_are_derived_again(opened, monkeypatch):
     blocks = a_run(*[10.0, 10.4, 9.8, 10.1, 10.2, 9.9] * 2).blocks
     run = a_run(blocks=blocks)
-    floor = stats.noise_floor([run])
-    fresh = stats.document(run, session="s1", rank=2, noise_floor=floor, command="c", goal=0.05)
+    fresh = stats.document(run, session="s1", rank=2, command="c", goal=0.05)
     opened.append("s1", run, {**fresh, "throughput": "stale"})
     assert "stale" == opened.documents("s1")[0]["throughput"]
     monkeypatch.setattr(stats, "DERIVED_VERSION", stats.DERIVED_VERSION + 1)
@@ -177,12 +176,6 @@ def test_documents_of_another_version_are_derived_again(opened, monkeypatch):
     cached = opened._db.execute("SELECT version, document FROM documents").fetchone()
     assert stats.DERIVED_VERSION == cached["version"]
     assert "stale" not in cached["document"]
-
-
-def test_a_group_without_a_floor_gets_none_when_derived_again(opened, monkeypatch):
-    append(opened, a_run())
-    monkeypatch.setattr(stats, "DERIVED_VERSION", stats.DERIVED_VERSION + 1)
-    assert opened.documents("s1")[0]["noise_floor"] is None
 
 
 def test_an_append_is_all_or_nothing(opened, monkeypatch):

@@ -13,7 +13,7 @@ from .samples import a_run, a_spec
 
 
 def documents_of(*outcomes, floor=0.01):
-    return [stats.document(each, session="s1", noise_floor=floor) for each in outcomes]
+    return [{**stats.document(each, session="s1"), "noise_floor": floor} for each in outcomes]
 
 
 def drawn(*outcomes, width=140, floor=0.01):

@@ -20,7 +20,7 @@ from rich.text import Text
 from layermark.metric import metric
 from layermark.report import text
 from layermark.report.text import MISSING, Document
-from layermark.stats import Verdict, margin, winner_document
+from layermark.stats import Verdict, leaders
 
 PIPE_WIDTH = 100
 LOG_LINES = 5
@@ -115,23 +115,10 @@ def marks(group: Sequence[Document], start_spread: float | None = None) -> list[
     fit = [index for index, each in enumerate(group) if each["status"] == "ok"]
     if len(fit) < 2:
         return found
-    best = winner_document([group[index] for index in fit], start_spread)
-    if best is not None:
-        found[fit[best]] = "fastest"
-        return found
-    for index in _leaders(group, fit, start_spread):
-        found[index] = "cannot tell"
+    best = leaders([group[index] for index in fit], start_spread)
+    for index in best:
+        found[fit[index]] = "fastest" if len(best) == 1 else "cannot tell"
     return found
-
-
-def _leaders(group: Sequence[Document], fit: Sequence[int], start_spread: float | None) -> list[int]:
-    """Those within the margin of the best; all of them where no noise floor is known."""
-    floors = [group[index]["noise_floor"] for index in fit]
-    if None in floors:
-        return list(fit)
-    values = {index: group[index]["throughput"]["value"] for index in fit}
-    least = max(values.values()) / (1 + margin(max(floors), start_spread))
-    return [index for index in fit if values[index] >= least]
 
 
 def _print_table(console: Console, rows: Sequence[Document], spread: float | None) -> None:

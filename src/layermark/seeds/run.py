@@ -117,9 +117,8 @@ def stored(outcome: Outcome, asked: Request, command: str) -> dict[str, Any]:
     """Keep the outcome as a session of its own; answers its document."""
     machine = environment.record()
     session_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    floor = stats.noise_floor([outcome]) if isinstance(outcome, Run) and outcome.blocks else None
     # The number of steps was asked for, so an interval wider than a goal is nobody's surprise.
-    document = stats.document(outcome, session=session_id, noise_floor=floor, command=command, goal=math.inf)
+    document = stats.document(outcome, session=session_id, command=command, goal=math.inf)
     with open_store(asked.store) as store:
         store.begin(
             session_id,

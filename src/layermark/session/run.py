@@ -12,7 +12,7 @@ from layermark.axes import complete
 from layermark.errors import UserError
 from layermark.launch.checkpoints import make_readable
 from layermark.launch.process import Crew
-from layermark.outcome import Outcome, Run, Skipped
+from layermark.outcome import Outcome, Skipped
 from layermark.session.deadline import Deadline
 from layermark.session.group import GroupMeasurement
 from layermark.session.listener import Listener
@@ -133,13 +133,9 @@ def _stored(
     protocol: Protocol,
     listener: Listener,
 ) -> list[dict[str, Any]]:
-    runs = [each for each in outcomes if isinstance(each, Run) and each.blocks]
-    floor = stats.noise_floor(runs) if runs else None
     documents = []
     for outcome in outcomes:
-        document = stats.document(
-            outcome, session=session_id, noise_floor=floor, command=command, goal=protocol.precision_goal
-        )
+        document = stats.document(outcome, session=session_id, command=command, goal=protocol.precision_goal)
         store.append(session_id, outcome, document)
         listener.finished(document)
         documents.append(document)

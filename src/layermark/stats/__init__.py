@@ -7,11 +7,8 @@ from layermark.stats.compare import (
     Verdict,
     compare_documents,
     compare_starts,
-    fastest,
-    margin,
+    leaders,
     noise_floor,
-    winner,
-    winner_document,
 )
 from layermark.stats.derive import DERIVED_VERSION, KEYS, document, finite, samples
 from layermark.stats.doubts import Outliers, causes, doubts, outliers
@@ -35,12 +32,11 @@ __all__ = [
     "document",
     "doubts",
     "efficiency",
-    "fastest",
     "finite",
     "impossible",
     "ladder",
     "latency_ms",
-    "margin",
+    "leaders",
     "noise_floor",
     "outliers",
     "rates",
@@ -48,6 +44,4 @@ __all__ = [
     "settled",
     "sustained",
     "throughput",
-    "winner",
-    "winner_document",
 ]

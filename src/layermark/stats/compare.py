@@ -12,7 +12,7 @@ import numpy as np
 
 from layermark.errors import UserError
 from layermark.outcome import Run
-from layermark.stats.rates import RESAMPLES, Array, rates, throughput, timed_blocks
+from layermark.stats.rates import RESAMPLES, Array, rates, timed_blocks
 
 START_SPREAD = 0.012
 """How far two starts of one program lie apart in 95 of 100 cases, where this machine has not told yet."""
@@ -46,18 +46,13 @@ class Verdict:
     confidence: float = 0.99
 
 
-def noise_floor(runs: Sequence[Run]) -> float | None:
-    """The largest A/A difference in a group: each run's blocks against each other, as if they were two programs.
+def noise_floor(run: Run) -> float | None:
+    """How far a run lies from itself: its blocks against each other, as if they were two programs.
 
     Even and odd blocks are resampled as pairs of neighbours, so that drift cancels as it does between
     runs that alternate. Half the blocks a side makes the floor an upper bound. None with fewer than four blocks.
     """
-    floors = [_own_floor(rates(timed_blocks(run.blocks), run.items_per_batch)) for run in runs]
-    known = [floor for floor in floors if floor is not None]
-    return max(known, default=None)
-
-
-def _own_floor(rate: Array) -> float | None:
+    rate = rates(timed_blocks(run.blocks), run.items_per_batch)
     pairs = len(rate) // 2
     if pairs < 2:
         return None
@@ -67,34 +62,22 @@ def _own_floor(rate: Array) -> float | None:
     return float(np.quantile(np.abs(medians[:, 0] / medians[:, 1] - 1), 0.95))
 
 
-def winner(runs: Sequence[Run], noise_floor: float | None, start_spread: float | None = None) -> int | None:
-    """The run that is faster than every other beyond noise floor plus start-to-start spread, or None.
+def leaders(documents: Sequence[Mapping[str, Any]], start_spread: float | None = None) -> list[int]:
+    """Which results of one comparison group may be the fastest; a single one is the winner.
 
-    Without a noise floor nothing can be told; runs on different clocks are never compared.
+    Each is judged beside the best by the noise of those two alone: a restless third hides nothing. Where a floor is
+    not known, or not all clocks are the same, nothing can be told, and all are named.
     """
-    if len({run.clock for run in runs}) > 1:
-        return None
-    found = [throughput(run.blocks, run.items_per_batch) for run in runs]
-    return fastest([each.value if each else None for each in found], noise_floor, start_spread)
-
-
-def winner_document(documents: Sequence[Mapping[str, Any]], start_spread: float | None = None) -> int | None:
-    """The same answer from the result documents of one comparison group."""
-    if len({each["settings"].get("clock") for each in documents}) > 1:
-        return None
     floors = [each["noise_floor"] for each in documents]
-    floor = None if None in floors else max(floors, default=None)
-    return fastest([each["throughput"]["value"] for each in documents], floor, start_spread)
-
-
-def fastest(values: Sequence[float | None], floor: float | None, start_spread: float | None = None) -> int | None:
-    """Index of the value above all others by more than `margin`; None with fewer than two values or a missing one."""
-    known = [value for value in values if value is not None]
-    if floor is None or len(known) < 2 or len(known) < len(values):
-        return None
-    order = np.argsort(known)
-    best, second = int(order[-1]), int(order[-2])
-    return best if known[best] > known[second] * (1 + margin(floor, start_spread)) else None
+    if None in floors or len({each["settings"].get("clock") for each in documents}) > 1:
+        return list(range(len(documents)))
+    values = [each["throughput"]["value"] for each in documents]
+    best = int(np.argmax(values))
+    return [
+        index
+        for index, (value, floor) in enumerate(zip(values, floors, strict=True))
+        if index == best or value * (1 + margin(max(floor, floors[best]), start_spread)) >= values[best]
+    ]
 
 
 def margin(floor: float, start_spread: float | None = None) -> float:

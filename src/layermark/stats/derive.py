@@ -8,10 +8,11 @@ from typing import Any
 
 from layermark.outcome import SCHEMA_VERSION, Failed, Outcome, Run, Skipped, Verification
 from layermark.stats.ceiling import ceiling_facts, efficiency, impossible
+from layermark.stats.compare import noise_floor
 from layermark.stats.doubts import doubts
 from layermark.stats.rates import SAMPLES_NEEDED, Interval, latency_ms, sustained, throughput
 
-DERIVED_VERSION = 1
+DERIVED_VERSION = 2
 """Raised whenever the same samples would give another document; the store then derives again."""
 
 GOAL = 0.01
@@ -27,15 +28,14 @@ def document(
     *,
     session: str,
     rank: int = 0,
-    noise_floor: float | None = None,
     command: str = "",
     goal: float = GOAL,
 ) -> dict[str, Any]:
     """The result document. Every status has the same keys; what is missing is None. `goal` is the stop rule's."""
     head = {"schema": SCHEMA_VERSION, "session": session, "group": outcome.spec.group, "rank": rank}
     body = _run_body(outcome, goal) if isinstance(outcome, Run) else _empty_body(outcome)
-    tail = {"noise_floor": noise_floor, "command": command}
-    found: dict[str, Any] = finite(head | body | tail)
+    floor = noise_floor(outcome) if isinstance(outcome, Run) else None
+    found: dict[str, Any] = finite(head | body | {"noise_floor": floor, "command": command})
     return {name: found[name] for name in KEYS}
 
 

@@ -263,21 +263,14 @@ class Store:
         return outcomes_module.from_json(record)
 
     def _derive_again(self, session: SessionRecord, rows: Sequence[sqlite3.Row]) -> None:
-        from layermark.stats import DERIVED_VERSION, document, noise_floor
+        from layermark.stats import DERIVED_VERSION, document
 
-        members: dict[str, list[Run]] = {}
-        found = [(row, self._outcome(row)) for row in rows]
-        for row, outcome in found:
-            members.setdefault(row["comparison"], []).extend([outcome] if isinstance(outcome, Run) else [])
-        floors = {group: noise_floor(runs) for group, runs in members.items()}
         with self._writing():
-            for row, outcome in found:
-                floor = None if row["noise_floor"] is None else floors[row["comparison"]]
+            for row in rows:
                 derived = document(
-                    outcome,
+                    self._outcome(row),
                     session=session.id,
                     rank=row["rank"],
-                    noise_floor=floor,
                     command=row["command"],
                     goal=session.protocol.precision_goal,
                 )
