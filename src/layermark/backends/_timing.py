@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 Step = Callable[[], object]
-SHORTEST_S = 1e-4
+_SHORTEST_S = 1e-4
 """Repetitions are grouped until a group lasts this long, far above the cost of the clock."""
 
 
@@ -22,6 +24,22 @@ def calls_within(step: Step, seconds: float) -> int:
     """How many calls fit into this long, at least one; the first two are not counted on."""
     seconds_of(step, 2)
     return max(1, round(seconds / max(seconds_of(step, 1), 1e-7)))
+
+
+@dataclass
+class Kernel:
+    """A call of a probe, and how much work it does."""
+
+    work: int
+    call: Step
+
+    @cached_property
+    def _calls(self) -> int:
+        return calls_within(self.call, _SHORTEST_S)
+
+    def rate(self) -> float:
+        """Work per second of one group of calls."""
+        return self.work * self._calls / seconds_of(self.call, self._calls)
 
 
 def trial(steps: Sequence[Step], seconds: float = 0.03, rounds: int = 4) -> list[float]:

@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, nu
 from onnxruntime import OrtValue
 
 from layermark.backends._onnx.writer import IR_VERSION, OPSET, Array
-from layermark.backends._timing import SHORTEST_S, Step, calls_within, seconds_of
+from layermark.backends._timing import Kernel, Step
 from layermark.backends.base import Probe
 from layermark.backends.onnxruntime import process
 from layermark.laws import Shape
@@ -26,7 +26,7 @@ class OnnxRuntimeProbe(Probe):
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
         process.set_subnormals(spec)
-        self._streams: dict[int, list[tuple[int, Step]]] = {}
+        self._streams: dict[int, list[Kernel]] = {}
 
     def peak(self, seconds: float) -> float:
         """Scalar operations per second of the best product of 1024 or 2048 cubed with a packed constant weight."""
@@ -39,9 +39,9 @@ class OnnxRuntimeProbe(Probe):
         return best(self._streams[working_set], seconds)
 
     @cached_property
-    def _products(self) -> list[tuple[int, Step]]:
+    def _products(self) -> list[Kernel]:
         make = self._integers if self._spec.quantised else lambda size: self._product(size, size, size)
-        return [(2 * size**3, make(size)) for size in SIZES]
+        return [Kernel(2 * size**3, make(size)) for size in SIZES]
 
     def _integers(self, size: int) -> Step:
         """A product of unsigned and signed bytes, as convolutions of quantised models compute."""
@@ -60,18 +60,18 @@ class OnnxRuntimeProbe(Probe):
 
     def _product(self, rows: int, inner: int, columns: int) -> Step:
         weight = numpy_helper.from_array(_random((inner, columns)), "weight")
-        return self._kernel("MatMul", ["x", "weight"], [(rows, inner)], (rows, columns), [weight])
+        return self._step("MatMul", ["x", "weight"], [(rows, inner)], (rows, columns), [weight])
 
-    def _sum(self, working_set: int) -> tuple[int, Step]:
+    def _sum(self, working_set: int) -> Kernel:
         third = max(working_set // 12, 64)
-        return 12 * third, self._kernel("Add", ["x", "y"], [(third,), (third,)], (third,), [])
+        return Kernel(12 * third, self._step("Add", ["x", "y"], [(third,), (third,)], (third,), []))
 
-    def _vector_product(self, working_set: int) -> tuple[int, Step]:
+    def _vector_product(self, working_set: int) -> Kernel:
         columns = min(1024, max(working_set // 4, 64))
         rows = max(working_set // 4 // columns, 1)
-        return 4 * rows * columns, self._product(1, rows, columns)
+        return Kernel(4 * rows * columns, self._product(1, rows, columns))
 
-    def _kernel(
+    def _step(
         self, kind: str, read: list[str], shapes: Sequence[Shape], shape: Shape, constants: list[TensorProto]
     ) -> Step:
         """A bound session of one node, whose inputs are those it reads that are not constants."""
@@ -101,19 +101,19 @@ def _model(graph: GraphProto) -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
 
 
-def best(kernels: Sequence[tuple[int, Step]], seconds: float) -> float:
+def best(kernels: Sequence[Kernel], seconds: float) -> float:
     """The highest rate of any kernel; each has one stretch of the time to itself.
 
     They must not take turns: the pool of a session that has just run spins for some 40 ms on the cores that
     the next one needs, which cost a third of the peak.
     """
-    return max(work * _highest(kernel, seconds / len(kernels)) for work, kernel in kernels)
+    return max(_highest(each, seconds / len(kernels)) for each in kernels)
 
 
-def _highest(kernel: Step, seconds: float) -> float:
-    """The most calls per second of any group of calls within this long."""
-    count, fastest, end = calls_within(kernel, SHORTEST_S), 0.0, time.perf_counter() + seconds
+def _highest(kernel: Kernel, seconds: float) -> float:
+    """The highest rate of any group of calls within this long, and of at least two."""
+    fastest, end = kernel.rate(), time.perf_counter() + seconds
     while True:
-        fastest = max(fastest, count / seconds_of(kernel, count))
+        fastest = max(fastest, kernel.rate())
         if time.perf_counter() >= end:
             return fastest

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import cached_property
 
 import torch
 
-from layermark.backends._timing import SHORTEST_S, Step, calls_within, seconds_of
+from layermark.backends._timing import Kernel, Step
 from layermark.backends.base import Probe
 from layermark.backends.torch import process
 from layermark.backends.torch.network import Types
@@ -21,7 +21,7 @@ class TorchProbe(Probe):
     def __init__(self, spec: Spec) -> None:
         process.set_subnormals(spec.subnormals)
         self._types = {each for each in (Types.of(spec.precision).compute, torch.float32) if multiplied(each)}
-        self._streams: dict[int, list[tuple[int, Step]]] = {}
+        self._streams: dict[int, list[Kernel]] = {}
 
     def peak(self, seconds: float) -> float:
         """Scalar operations per second of the best product of 1024 or 2048 cubed, plain or on packed weights."""
@@ -36,7 +36,7 @@ class TorchProbe(Probe):
             return best(self._streams[working_set], seconds)
 
     @cached_property
-    def _products(self) -> list[tuple[int, Step]]:
+    def _products(self) -> list[Kernel]:
         return [product for kind in self._types for size in (1024, 2048) for product in products(size, kind)]
 
 
@@ -51,29 +51,29 @@ def multiplied(kind: torch.dtype) -> bool:
     return True
 
 
-def products(size: int, kind: torch.dtype) -> list[tuple[int, Step]]:
-    """The operations of a product, and ways to compute it: MKL or torch's own, and oneDNN on packed weights."""
+def products(size: int, kind: torch.dtype) -> list[Kernel]:
+    """Ways to compute a product: MKL or torch's own, and oneDNN on packed weights."""
     a, b, c = (torch.randn(size, size).to(kind) for _ in range(3))
     kernels: list[Step] = [lambda: torch.mm(a, b, out=c)]
     if torch.backends.mkldnn.is_available():
         packed = torch.ops.mkldnn._reorder_linear_weight(b, size)
         kernels.append(lambda: torch.ops.mkldnn._linear_pointwise(a, packed, None, "none", [], ""))
-    return [(2 * size**3, kernel) for kernel in kernels]
+    return [Kernel(2 * size**3, each) for each in kernels]
 
 
-def streams(working_set: int) -> list[tuple[int, Step]]:
-    """The bytes that each kernel moves, and the kernel; every buffer exists before the first call."""
+def streams(working_set: int) -> list[Kernel]:
+    """Ways to move bytes; every buffer exists before the first call."""
     third, whole = max(working_set // 12, 64), max(working_set // 4, 64)
     a, b, c = (torch.ones(third) for _ in range(3))
     read, total = torch.ones(whole), torch.empty(())
-    found: list[tuple[int, Step]] = [
-        (12 * third, lambda: torch.add(b, c, alpha=0.5, out=a)),
-        (4 * whole, lambda: torch.sum(read, 0, out=total)),
+    found = [
+        Kernel(12 * third, lambda: torch.add(b, c, alpha=0.5, out=a)),
+        Kernel(4 * whole, lambda: torch.sum(read, 0, out=total)),
     ]
     return found + vector_products(whole)
 
 
-def vector_products(elements: int) -> list[tuple[int, Step]]:
+def vector_products(elements: int) -> list[Kernel]:
     """Products of a matrix and a vector, which do what a dense layer does for a single row."""
     columns = min(1024, elements)
     matrix = torch.ones(elements // columns, columns)
@@ -82,16 +82,14 @@ def vector_products(elements: int) -> list[tuple[int, Step]]:
     if torch.backends.mkldnn.is_available():
         packed = torch.ops.mkldnn._reorder_linear_weight(matrix, 1)
         kernels.append(lambda: torch.ops.mkldnn._linear_pointwise(row[None], packed, None, "none", [], ""))
-    return [(4 * matrix.numel(), kernel) for kernel in kernels]
+    return [Kernel(4 * matrix.numel(), each) for each in kernels]
 
 
-def best(kernels: Iterable[tuple[int, Step]], seconds: float) -> float:
+def best(kernels: Sequence[Kernel], seconds: float) -> float:
     """The highest rate of any kernel; kernels take turns until the time is used up."""
-    grouped = [(work, kernel, calls_within(kernel, SHORTEST_S)) for work, kernel in kernels]
     end = time.perf_counter() + seconds
     fastest = 0.0
     while True:
-        for work, kernel, count in grouped:
-            fastest = max(fastest, work * count / seconds_of(kernel, count))
+        fastest = max(fastest, *(each.rate() for each in kernels))
         if time.perf_counter() >= end:
             return fastest
