@@ -4,7 +4,7 @@ import pytest
 
 from layermark.axes import complete
 from layermark.outcome import Block
-from layermark.session.group import admitted, needed_bytes, over_budget, thread_faults
+from layermark.session.group import admitted, needed_bytes, over_budget, thread_faults, unsettled
 from layermark.spec import Spec
 
 SPEC = Spec(workload="dense", backend="null", batch_size=1, threads=1, params={"size": 8})
@@ -52,3 +52,11 @@ def test_memory_is_estimated_by_what_a_runtime_makes_of_the_weights() -> None:
     weights = 4 * 25_610_152
     assert needed_bytes(spec.replace(backend="tensorflow")) - needed_bytes(spec) == 32 * weights
     assert 4 * weights < needed_bytes(spec) < 1.5 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("readings", "share", "again"),
+    [(1, 0.99, False), (39, 1.01, True), (40, 1.01, False), (7, 100.0, True), (8, 100.0, False)],
+)
+def test_the_ceiling_is_read_again_before_a_rate_is_called_impossible(readings, share, again):
+    assert again == unsettled(readings, share)

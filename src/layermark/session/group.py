@@ -21,9 +21,13 @@ from layermark.spec import Protocol, Spec, types_of
 from layermark.workloads.base import Task, task, workload
 
 PROBE_SECONDS = 0.08
-MOST_READINGS = 40
+_MOST_READINGS = 40
+_FAR = 4.0
+_FEW_READINGS = 8
 LEAST_BLOCKS = 3
 """Without these there is no interval, so they are measured even where steps are long and the time box is short."""
+_TELLING_S = 0.05
+"""In a shorter block, a thread that merely wakes up, or is put aside while the counters are read, looks busy."""
 _FULL = 0.85
 _OVERLAP = 0.75
 """Of threads that hand over to each other: who is done still has to get a CPU once more to go to sleep."""
@@ -191,9 +195,8 @@ class GroupMeasurement:
             contender.bytes_per_s.append(reading["bytes_per_s"])
 
     def _confirm_ceiling(self, contender: Contender) -> None:
-        """Before a rate is called impossible the ceiling is read again: on a busy machine a reading can be too low."""
         seen = 0
-        while seen < len(contender.flops_per_s) < MOST_READINGS and _above(contender):
+        while seen < len(contender.flops_per_s) and unsettled(len(contender.flops_per_s), _share(contender)):
             seen = len(contender.flops_per_s)
             self._probe([contender])
 
@@ -246,8 +249,9 @@ def needed_bytes(spec: Spec) -> int:
 
 def thread_faults(spec: Spec, blocks: Sequence[Block]) -> list[str]:
     """Whether more threads than the budget were at work, in most of the blocks."""
-    over = [block.context["busy_threads"] for block in blocks if over_budget(block.context, spec.threads)]
-    if len(over) * 2 <= len(blocks):
+    telling = [block.context for block in blocks if block.context.get("wall_s", 0.0) >= _TELLING_S]
+    over = [context["busy_threads"] for context in telling if over_budget(context, spec.threads)]
+    if len(over) * 2 <= len(telling):
         return []
     return [f"keeps {max(over):.1f} threads busy on a budget of {spec.threads}"]
 
@@ -288,10 +292,17 @@ def finished_run(contender: Contender, facts: Mapping[str, Any]) -> Run:
     )
 
 
-def _above(contender: Contender) -> bool:
-    """Whether what was attained lies above every reading of the ceiling so far."""
+def unsettled(readings: int, share: float) -> bool:
+    """Whether the ceiling should be read again before a rate at this share of it is called impossible.
+
+    On a busy machine a reading can be too low, and many can; but no neighbour takes three quarters of every one.
+    """
+    return share > 1 and readings < (_FEW_READINGS if share > _FAR else _MOST_READINGS)
+
+
+def _share(contender: Contender) -> float:
     rate, ceiling = stats.throughput(contender.blocks, 1), _ceiling(contender)
-    return rate is not None and ceiling is not None and stats.impossible(rate, ceiling)
+    return stats.least_share(rate, ceiling) if rate and ceiling else 0.0
 
 
 def _ceiling(contender: Contender) -> Ceiling | None:

@@ -17,18 +17,14 @@ from layermark.launch.oracle import Oracle
 from layermark.launch.process import Crew, Worker, worker_environment
 from layermark.outcome import Block, Failed, Outcome, Run, Skipped, Verification
 from layermark.session.deadline import Deadline
-from layermark.session.group import PROBE_SECONDS, Contender, finished_run, needed_bytes, thread_faults
+from layermark.session.group import PROBE_SECONDS, Contender, finished_run, needed_bytes, thread_faults, unsettled
 from layermark.session.pace import READINGS, Course, Pace, fitted
 from layermark.spec import Plan, Spec
 from layermark.worker import environment
 from layermark.workloads.base import task
 
 TIMEOUT_S = 600.0
-_MOST_READINGS = 40
-"""On a busy machine a reading can be far too low; before a rate is called impossible, this many are taken."""
 _PROBE_START_S = 4.0
-_TELLING_S = 0.05
-"""In a shorter call, a thread that merely wakes up already looks busy."""
 _READING_SHARE = 0.5
 """Readings of the ceilings between the steps may take this share of the steps' own time; one is taken in any case."""
 _LATENCY_SHARE = 0.1
@@ -257,10 +253,10 @@ class StepMeasurement:
 
     def _settle_ceilings(self, ranks: Ranks) -> None:
         first, seen = ranks.first, 0
-        while seen != len(first.flops_per_s) and len(first.flops_per_s) < _MOST_READINGS and above_ceiling(ranks):
+        while seen != len(first.flops_per_s) and unsettled(len(first.flops_per_s), ceiling_share(ranks)):
             seen = len(first.flops_per_s)
             self._read_ceilings(first)
-        if 0 < len(first.flops_per_s) < _MOST_READINGS and above_ceiling(ranks):
+        if first.flops_per_s and unsettled(len(first.flops_per_s), ceiling_share(ranks)):
             first.flops_per_s, first.bytes_per_s = [], []
             first.warnings.append("no ceiling: the budget ended before it was read often enough to be trusted")
 
@@ -296,7 +292,7 @@ class StepMeasurement:
             facts = first.worker.call("facts", 30.0)
         except WorkerFailed:
             facts = {"memory": {}, "environment": environment.record()}
-        first.faults += thread_faults(spec, [each for each in first.blocks if each.context["wall_s"] >= _TELLING_S])
+        first.faults += thread_faults(spec, first.blocks)
         found, copies = finished_run(first, facts), spec.plan.replicas
         ceiling = found.ceiling
         if ceiling is not None:
@@ -313,13 +309,13 @@ def drop_first(contender: Contender, count: int) -> None:
         contender.blocks = contender.blocks[count:]
 
 
-def above_ceiling(ranks: Ranks) -> bool:
-    """Whether the fastest step was faster than the best reading of the ceiling allows."""
+def ceiling_share(ranks: Ranks) -> float:
+    """The fastest step as a share of what the best reading of the ceiling allows."""
     first = ranks.first
     fastest_s = min(block.samples_ns[0] / block.batches for block in first.blocks) / 1e9
     flops, moved = first.task.flops(first.spec.mode), first.working_set
     shortest_s = max(flops / max(first.flops_per_s), moved / max(first.bytes_per_s))
-    return len(ranks.members) * shortest_s > fastest_s
+    return len(ranks.members) * shortest_s / fastest_s
 
 
 def ranks_pids(ranks: Ranks) -> set[int]:

@@ -1,6 +1,6 @@
 """Pure functions: samples -> metrics, intervals, comparisons, warnings."""
 
-from layermark.stats.ceiling import ceiling_facts, efficiency, impossible
+from layermark.stats.ceiling import ceiling_facts, efficiency, impossible, least_share
 from layermark.stats.compare import (
     MIN_STARTS,
     START_SPREAD,
@@ -37,6 +37,7 @@ __all__ = [
     "ladder",
     "latency_ms",
     "leaders",
+    "least_share",
     "noise_floor",
     "outliers",
     "rates",

@@ -23,10 +23,15 @@ def efficiency(batches_per_s: float, ceiling: Ceiling) -> float | None:
 
 def impossible(batches_per_s: Interval, ceiling: Ceiling) -> bool:
     """Whether even the low end of what was attained lies above the best reading of the ceiling."""
+    return least_share(batches_per_s, ceiling) > 1
+
+
+def least_share(batches_per_s: Interval, ceiling: Ceiling) -> float:
+    """The low end of what was attained as a share of the best reading; 0 where there is none."""
     if not _usable(ceiling):
-        return False
+        return 0.0
     attained = batches_per_s.value if batches_per_s.low is None else batches_per_s.low
-    return _shortest_s(ceiling, max(ceiling.flops_per_s), max(ceiling.bytes_per_s)) * attained > 1
+    return _shortest_s(ceiling, max(ceiling.flops_per_s), max(ceiling.bytes_per_s)) * attained
 
 
 def ceiling_facts(ceiling: Ceiling | None) -> dict[str, Any]:
