@@ -11,13 +11,17 @@ import numpy as np
 
 from layermark import ops, reference
 from layermark.graph import Graph, Node
-from layermark.laws import stream
+from layermark.laws import Law, Shape, stream
 from layermark.workloads.weights import Seeded
 
 POSITIONS = 196
 """A norm's statistics are taken over at least this many positions."""
 PICTURES = 4
 """And over this many pictures: deep inside a network pictures differ more from each other than within."""
+TILES = (1, 4, 16, 64)
+"""They consist of squares of these sizes in turn. To a convolution a photograph is smooth, and random pixels are not: a
+network that has seen only those answers photographs with thousands, and every rounding with them (EfficientNet-B0: 35
+times the error that it makes now)."""
 
 Array = np.ndarray[Any, Any]
 
@@ -30,10 +34,19 @@ def calibration(graph_of: Callable[[int], Graph], seed: int) -> dict[str, Array]
     one = graph_of(1)
     areas = [math.prod(one.shapes[node.name][2:]) for node in one if isinstance(node.op, ops.Norm)]
     graph = graph_of(max(PICTURES, math.ceil(POSITIONS / min(areas, default=POSITIONS))))
-    fed = {name: op.law.draw(stream(seed, "calibration", name), op.dims) for name, op in graph.inputs.items()}
+    fed = {name: _drawn(op.law, stream(seed, "calibration", name), op.dims) for name, op in graph.inputs.items()}
     seen = _Seen()
     reference.evaluate(graph, Seeded(graph, seed).weights(), fed, apply=seen.apply)
     return seen.found
+
+
+def _drawn(law: Law, rng: np.random.Generator, dims: Shape) -> Array:
+    """Pictures of tiles, whose colours follow the law."""
+    batch, channels, height, width = dims
+    tiles = [TILES[index % len(TILES)] for index in range(batch)]
+    drawn = [law.draw(rng, (channels, -(-height // tile), -(-width // tile))) for tile in tiles]
+    large = (each.repeat(tile, 1).repeat(tile, 2) for tile, each in zip(tiles, drawn, strict=True))
+    return np.stack([each[:, :height, :width] for each in large])
 
 
 @dataclass
