@@ -1,4 +1,4 @@
-"""Shared by all tests: a command line with a store and a cache of its own, and the planted backends plugged in."""
+"""Shared by all tests: a command line with a store of its own, and the planted backends plugged in."""
 
 import fcntl
 import json
@@ -16,23 +16,45 @@ import pytest
 PLANTED = Path(__file__).parent / "planted"
 LOCKS = "LAYERMARK_TEST_LOCKS"
 
+CPUS = "LAYERMARK_TEST_CPUS"
+
+# In the environment, since this file is imported twice: as a plug-in, and by tests.
+MASK = set(map(int, os.environ.setdefault(CPUS, ",".join(map(str, os.sched_getaffinity(0)))).split(",")))
+"""The CPUs of a test that runs alone."""
+_worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+OWN = {sorted(MASK)[int(_worker.removeprefix("gw")) % len(MASK)]} if _worker else MASK
+"""Those of the others. Pools of several processes spin in each other's way: a test of 10 s took 80."""
+os.sched_setaffinity(0, OWN)  # before anything counts the CPUs to size its pool
+
 
 def pytest_configure(config):
-    """Markers, and one folder for the locks that all the processes of a test run share."""
+    """Markers, and one folder for the locks and the cache that all the processes of a test run share."""
     config.addinivalue_line("markers", "alone: measures, so that no other test may run beside it")
     # A test process of xdist ignores Ctrl-C, and so would every command that its tests start and interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if LOCKS not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="layermark-tests-")
         os.environ[LOCKS] = folder.name
+        # What one test has calibrated, or had answered by the oracle, serves the others; nothing is left behind.
+        os.environ["XDG_CACHE_HOME"] = os.environ.get("LAYERMARK_TEST_CACHE", os.path.join(folder.name, "cache"))
         config.add_cleanup(folder.cleanup)
+
+
+def pytest_collection_modifyitems(items):
+    """Those that measure come last, so that nobody waits for them."""
+    items.sort(key=measures)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Tests of several processes run side by side, except beside one that measures."""
-    with turn(alone=item.get_closest_marker("alone") is not None):
+    """Tests of several processes run side by side on a CPU each, except those that measure: they have all of them."""
+    with turn(alone=measures(item)), cpus(MASK if measures(item) else OWN):
         return (yield)
+
+
+def measures(item):
+    """Whether a test wants the machine alone."""
+    return item.get_closest_marker("alone") is not None
 
 
 @contextmanager
@@ -44,6 +66,17 @@ def turn(*, alone):
         fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         fcntl.flock(turnstile, fcntl.LOCK_UN)
         yield
+
+
+@contextmanager
+def cpus(mask):
+    """These for whatever is started meanwhile."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, mask)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @dataclass(frozen=True)
@@ -68,7 +101,6 @@ class CommandLine:
         self.environment = {
             **os.environ,
             "LAYERMARK_STORE": str(folder / "results.db"),
-            "XDG_CACHE_HOME": os.environ.get("LAYERMARK_TEST_CACHE", str(folder / "cache")),
             "PYTHONPATH": os.pathsep.join([str(PLANTED), os.environ.get("PYTHONPATH", "")]),
         }
 
@@ -86,7 +118,7 @@ class CommandLine:
 
 @pytest.fixture
 def layermark(tmp_path):
-    """The command line, with nothing stored or cached yet."""
+    """The command line, with nothing stored yet."""
     return CommandLine(tmp_path)
 
 

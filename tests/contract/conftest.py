@@ -5,6 +5,7 @@ import platform
 
 import pytest
 
+from conftest import MASK, cpus
 from layermark.backends.base import backend
 
 _DEFAULT_ENVIRONMENT = ctypes.c_void_p(-1)
@@ -16,6 +17,14 @@ def synchronous_calls():
     """JAX decides with its first operation whether calls return early; that must be Layermark's in every process."""
     if backend("jax").installed:
         backend("jax").load()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def all_cpus_for_openvino():
+    """OpenVINO counts the CPUs when it is loaded, and makes no more threads ever after."""
+    if backend("openvino").installed:
+        with cpus(MASK):
+            backend("openvino").load()
 
 
 @pytest.fixture(autouse=True)

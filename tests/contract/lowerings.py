@@ -43,7 +43,7 @@ class Lowering(ABC):
 
     def spec(self, **facts: Any) -> Spec:
         """A spec that no workload stands behind."""
-        return Spec(workload="any", backend=self.backend, threads=2, ring=2, **facts)
+        return Spec(workload="any", backend=self.backend, threads=1, ring=2, **facts)
 
 
 class TorchDouble(Lowering):

@@ -42,7 +42,7 @@ class Way:
     def spec(self, workload: str = "dense", **changes: Any) -> Spec:
         """A small measurement of a layer."""
         params = SMALL[workload] | changes.pop("params", {})
-        facts = {"batch_size": 3, "execution": self.execution, "threads": 2, "learning_rate": 0.5} | changes
+        facts = {"batch_size": 3, "execution": self.execution, "threads": 1, "learning_rate": 0.5} | changes
         return Spec(workload=workload, backend=self.backend, params=params, **facts)
 
     def prepared(self, workload: str = "dense", **changes: Any) -> tuple[Any, Task]:

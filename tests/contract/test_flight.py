@@ -18,6 +18,7 @@ from layermark.worker.service import Service
 BOTH = each_of((ONNXRUNTIME, OPENVINO))
 BIG: dict[str, Any] = {"batch_size": 64, "params": {"size": 1536}}
 """Long enough that handing over takes no time beside it."""
+SEVERAL: dict[str, Any] = {"execution": "throughput", "threads": 2}
 
 
 def most_at_once(timeline: Timeline) -> int:
@@ -33,7 +34,7 @@ def most_at_once(timeline: Timeline) -> int:
 @BOTH
 @pytest.mark.parametrize("data", ["synthetic", "generated"])
 def test_throughput_walks_the_ring_and_waits_for_all(way: Way, data: str) -> None:
-    program, task = way.prepared("dense", execution="throughput", data=data, ring=3)
+    program, task = way.prepared("dense", **SEVERAL, data=data, ring=3)
     for index in (0, 1, 2, 0):
         program.run(1)
         close(program.outputs(), oracle(task, index))
@@ -48,7 +49,7 @@ def test_throughput_walks_the_ring_and_waits_for_all(way: Way, data: str) -> Non
 
 @BOTH
 def test_several_batches_are_in_flight_within_the_budget(way: Way) -> None:
-    program, _ = way.prepared(execution="throughput", **BIG)
+    program, _ = way.prepared(**SEVERAL, **BIG)
     timeline = program.run(40)
     assert all(handed < done for handed, done in zip(*timeline, strict=True))
     assert list(timeline.handed_over) == sorted(timeline.handed_over)
@@ -65,7 +66,7 @@ def test_one_batch_is_in_flight_for_latency(way: Way) -> None:
 
 @BOTH
 def test_calls_are_as_long_as_the_program_needs(way: Way) -> None:
-    program, _ = way.prepared(execution="throughput", **BIG)
+    program, _ = way.prepared(**SEVERAL, **BIG)
     loop = Loop(program, 1)
     loop.warm_up()
     block = loop.block(0.02, 5)

@@ -48,7 +48,7 @@ def _named(each: tuple[tuple[str, str, str], int]) -> str:
 
 def spec_of(way: tuple[str, str, str], seed: int = 42, **params: Any) -> Spec:
     backend, formulation, execution = way
-    facts = {"formulation": formulation, "execution": execution, "batch_size": 1, "threads": 2, "seed": seed}
+    facts = {"formulation": formulation, "execution": execution, "batch_size": 1, "threads": 1, "seed": seed}
     return Spec(workload="hmc", backend=backend, params={"hmc_steps": 300, **params}, **facts)
 
 
@@ -76,10 +76,10 @@ def test_follows_its_law(chain: Chain) -> None:
     assert found.against.startswith("normal law")
 
 
-@pytest.mark.parametrize("leapfrog_steps", [1, 4, 10, 20])
+@pytest.mark.parametrize("leapfrog_steps", [4, 20])
 @EVERY
 def test_follows_its_law_with_other_trajectories(way: tuple[str, str, str], leapfrog_steps: int) -> None:
-    """With 4 moves the trajectory returns to its start, with 10 and 20 it turns round: only rounding is left."""
+    """With 4 moves the trajectory returns to its start, with 20 it turns round: only rounding is left."""
     program, made = prepared(way, leapfrog_steps=leapfrog_steps, chains=8)
     found = made.verify(program)
     assert found.ok, found.reason

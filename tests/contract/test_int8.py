@@ -22,21 +22,13 @@ from layermark.workloads.folding import folded, products
 BOTH = each_of((ONNXRUNTIME, OPENVINO))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    """Quantised models of these tests are not left behind."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 def proven(way: Way, folder: Any) -> tuple[Any, Spec, Any, Any]:
     """A small quantised model, what it was made from, and the oracle's answer."""
     if not backend(way.backend).installed:
         pytest.skip(f"{way.backend} is not installed")
     if way is OPENVINO:
         pytest.importorskip("nncf")
-    asked = Spec(workload="resnet8-cifar", backend=way.backend, execution=way.execution, precision="int8", threads=2)
+    asked = Spec(workload="resnet8-cifar", backend=way.backend, execution=way.execution, precision="int8", threads=1)
     spec = complete(asked.replace(batch_size=2))
     task, path = task_of(spec), folder / "answer.npz"
     oracle.compute(spec, path)

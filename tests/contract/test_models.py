@@ -37,14 +37,6 @@ VARIANTS = [
 CASES = [(name, {}) for name in SMALL] + VARIANTS
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    """Calibrations of these tests are not left behind."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 def described(case):
     name, params = case
     return "-".join([name, *map(str, params.values())])

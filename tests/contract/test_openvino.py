@@ -12,9 +12,12 @@ openvino = pytest.importorskip("openvino")
 pytest.importorskip("onnx")
 prepared = OPENVINO.prepared
 
-BF16 = pytest.mark.skipif(
-    "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"), reason="no bfloat16 on this CPU"
-)
+
+@pytest.fixture
+def bf16() -> None:
+    """Skip where the CPU has no bfloat16."""
+    if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        pytest.skip("no bfloat16 on this CPU")
 
 
 def test_auto_needs_no_trial_for_single_batches() -> None:
@@ -30,7 +33,7 @@ def test_auto_tries_both_ways_for_several_batches() -> None:
 
 
 def test_types_and_kernels_are_read_from_the_compiled_model() -> None:
-    settings = prepared("conv")[0].settings
+    settings = prepared("conv", threads=2)[0].settings
     assert settings["compute_type"] == "float32"
     assert settings["kernels"].endswith("f32")
     assert settings["runtime_threads"] == "2"
@@ -42,7 +45,7 @@ def test_recurrent_layers_keep_their_names() -> None:
     assert "lstm/lstm" in names
 
 
-@BF16
+@pytest.mark.usefixtures("bf16")
 @pytest.mark.parametrize("precision", ["bf16.32", "bf16.bf16"])
 @pytest.mark.parametrize("workload", ["dense", "conv", "gru", "lstm_multi"])
 def test_bfloat16_is_really_computed(workload: str, precision: str) -> None:
@@ -57,7 +60,7 @@ def test_bfloat16_is_really_computed(workload: str, precision: str) -> None:
     close(program.weights(), task.weights(), 0.004 if precision == "bf16.bf16" else 0)
 
 
-@BF16
+@pytest.mark.usefixtures("bf16")
 def test_long_loops_stay_in_float32_and_say_so() -> None:
     with pytest.raises(Unsupported, match="TensorIterator of gru in float32"):
         prepared("gru", precision="bf16.32", params={"cell": "loop", "timesteps": 17})

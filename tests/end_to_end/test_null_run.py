@@ -20,7 +20,7 @@ def null(layermark, *arguments):
 
 def test_documents_have_every_field_and_are_ok(layermark):
     finished = null(layermark, "dense,lstm", "--size", "256", "--hidden-size", "8", "--json")
-    assert 0 == finished.status, finished.stderr
+    assert 0 == finished.status, finished.stdout + finished.stderr
     dense, lstm = finished.documents
     assert DOCUMENT_FIELDS <= dense.keys()
     assert ["dense", "lstm"] == [dense["spec"]["workload"], lstm["spec"]["workload"]]
@@ -36,10 +36,10 @@ def test_the_same_request_gives_the_same_rate(layermark):
 
 
 def test_comma_lists_are_axes(layermark):
-    finished = null(layermark, "dense", "--size", "8,16", "--batch-size", "1,2,4", "--mode", "infer,eval", "--json")
-    assert 12 == len(finished.documents)
+    finished = null(layermark, "dense", "--size", "8,16", "--batch-size", "1,2", "--mode", "infer,eval", "--json")
+    assert 8 == len(finished.documents)
     assert {"ok"} == {doc["status"] for doc in finished.documents}
-    assert 12 == len({Spec.from_json(doc["spec"]).key for doc in finished.documents})
+    assert 8 == len({Spec.from_json(doc["spec"]).key for doc in finished.documents})
 
 
 def test_unsupported_is_skipped_with_the_reason_and_status_0(layermark):

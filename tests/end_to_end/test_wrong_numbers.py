@@ -9,42 +9,26 @@ from conftest import QUICKLY
 pytestmark = pytest.mark.alone
 
 
-@pytest.fixture(scope="module")
-def documents(tmp_path_factory):
-    from conftest import CommandLine
-
-    run = CommandLine(tmp_path_factory.mktemp("planted"))
+def test_every_cheat_is_named(layermark):
     cheats = "torch,skips,wrong_output,returns_early,another_type"
-    finished = run("run", "dense", "--backend", cheats, "--json", *QUICKLY, timeout=300)
+    finished = layermark("run", "dense", "--backend", cheats, "--json", *QUICKLY)
     assert 1 == finished.status, finished.stderr
-    return {doc["spec"]["backend"]: doc for doc in finished.documents}
+    found = {each["spec"]["backend"]: each for each in finished.documents}
+    honest = found.pop("torch")
+    assert "ok" == honest["status"], honest["reason"]
+    assert honest["efficiency"] > 0
+    assert {"failed"} == {each["status"] for each in found.values()}
+    assert all(words in found[name]["reason"] for name, words in NAMED.items()), finished.stdout
+    assert ["skips"] == [name for name, each in found.items() if each["impossible"]]
+    assert found["skips"]["verified"]["ok"] and not found["wrong_output"]["verified"]["ok"]
 
 
-def test_the_honest_one_is_ok(documents):
-    assert "ok" == documents["torch"]["status"], documents["torch"]["reason"]
-    assert documents["torch"]["efficiency"] > 0
-
-
-def test_skipped_work_is_impossible(documents):
-    assert documents["skips"]["impossible"]
-    assert "impossible" in documents["skips"]["reason"]
-    assert documents["skips"]["verified"]["ok"]
-
-
-def test_wrong_outputs_fail(documents):
-    assert "failed" == documents["wrong_output"]["status"]
-    assert not documents["wrong_output"]["verified"]["ok"]
-    assert "wrong result" in documents["wrong_output"]["reason"]
-
-
-def test_early_return_is_named(documents):
-    assert "failed" == documents["returns_early"]["status"]
-    assert "returns before the work is done" in documents["returns_early"]["reason"]
-
-
-def test_another_type_is_named(documents):
-    assert "failed" == documents["another_type"]["status"]
-    assert "another type" in documents["another_type"]["reason"]
+NAMED = {
+    "skips": "impossible",
+    "wrong_output": "wrong result",
+    "returns_early": "returns before the work is done",
+    "another_type": "another type",
+}
 
 
 def test_a_second_thread_is_named(layermark):
@@ -65,17 +49,18 @@ def test_wrong_gradients_fail(layermark):
     assert "gradient of dense/bias" in found["reason"]
 
 
-HONEST = [
-    ("dense", "--batch-size", "1"),
-    ("grouped_conv",),
-    ("dense", "--mode", "train", "--batch-size", "4096"),
-    ("dense", "--size", "4", "--batch-size", "1"),
-]
+HONEST = """
+measure:
+  - {workloads: [dense], batch_size: 1}
+  - {workloads: [grouped_conv]}
+  - {workloads: [dense], mode: train, batch_size: 4096}
+  - {workloads: [dense], size: 4, batch_size: 1}
+"""
 
 
-@pytest.mark.parametrize("request_", HONEST, ids=" ".join)
-def test_honest_small_and_memory_bound_layers_are_possible(layermark, request_):
-    (found,) = layermark("run", *request_, "--backend", "torch", "--json", *QUICKLY).documents
-    assert "ok" == found["status"], found["reason"]
-    assert not found["impossible"]
-    assert 0 < found["efficiency"]
+def test_honest_small_and_memory_bound_layers_are_possible(layermark, tmp_path):
+    (tmp_path / "honest.yml").write_text(HONEST)
+    finished = layermark("run", "--suite", "honest.yml", "--backend", "torch", "--json", *QUICKLY)
+    assert ["ok"] * 4 == [each["status"] for each in finished.documents], finished.stdout
+    assert not any(each["impossible"] for each in finished.documents)
+    assert all(each["efficiency"] > 0 for each in finished.documents)
