@@ -14,7 +14,7 @@ help:
 	@echo "make bench   measure the quick suite and print the table"
 	@echo "make test    style, types, import rules and every test"
 	@echo "make lint    style, types and import rules only"
-	@echo "make perf    measure Layermark itself: start-up, overhead, detection, programs by hand, the loader"
+	@echo "make perf    measure Layermark itself: start-up, overhead, detection, programs and networks by hand, the loader"
 	@echo "make docs    write docs/cli.md from the parsers, docs/support.md from small preparations"
 	@echo "make clean   remove .venv and caches"
 
@@ -35,6 +35,7 @@ perf: $(VENV)/.dev
 	$(BIN)/python perf/overhead.py
 	PYTHONPATH=perf/plugins $(BIN)/python perf/detect.py
 	$(BIN)/python perf/native.py
+	$(BIN)/python perf/cnn.py
 	$(BIN)/python perf/loader.py
 
 docs: $(VENV)/.dev

@@ -6,80 +6,25 @@ its interval, and what the second reaches of the third, beside what it once reac
 """
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
 import sys
 from contextlib import ExitStack, closing
-from pathlib import Path
 
 from native.baselines import share_of_onnxruntime
-from ratios import interval
+from sides import Hand, Ours, alternating, compared, in_turn, words
 
 from layermark.axes import expand
-from layermark.devices import cpu
 from layermark.errors import Unsupported
-from layermark.launch.process import Crew, worker_environment
+from layermark.launch.process import Crew
 
 RUNTIMES = ("onnxruntime", "openvino", "jax", "torch", "tensorflow")
 TRAINING = ("torch", "tensorflow", "jax")
 WORKLOADS = ("dense", "conv", "grouped_conv", "rnn", "gru", "lstm", "lstm_multi", "hmc")
 FORMULATIONS = ("library", "tuned")
-GOAL = 0.97
 WITHIN = 0.85
 """Of the share of ONNX Runtime that was reached before."""
-PATIENCE_S = 600
 TRIALS = 3
 """Blocks of each of Layermark's formulations before one is chosen."""
-
-
-class Hand:
-    """A process that runs the formulations of `native/<runtime>.py`."""
-
-    def __init__(self, spec):
-        command = [sys.executable, "-m", f"native.{spec.backend}", spec.workload, spec.mode]
-        environment = {**os.environ, **worker_environment(spec)}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-        self._process = subprocess.Popen(command, env=environment, cwd=Path(__file__).parent, **pipes)
-        self.pid = self._process.pid
-        self.facts = self._answer()
-        self.name = max(self.facts["rates"], key=self.facts["rates"].get)
-
-    def _answer(self):
-        line = self._process.stdout.readline()
-        if not line:
-            sys.exit(f"{' '.join(self._process.args)} ended with status {self._process.wait()}")
-        return json.loads(line)
-
-    def rate(self, seconds):
-        """Batches per second of one block."""
-        print(seconds, file=self._process.stdin, flush=True)
-        return self._answer()["rate"]
-
-    def close(self):
-        """End the process."""
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-
-
-class Ours:
-    """A worker with a Layermark program in it."""
-
-    def __init__(self, crew, spec):
-        self.worker = crew.hire(worker_environment(spec))
-        self.pid = self.worker.pid
-        self.settings = self.worker.call("prepare", PATIENCE_S, spec=spec.to_json())["settings"]
-        fault = self.worker.call("warm_up", PATIENCE_S).get("fault")
-        if fault:
-            sys.exit(f"{spec.backend} {spec.workload}: {fault}")
-        self.name = f"{spec.formulation}, {self.settings['execution']}"
-
-    def rate(self, seconds):
-        """Batches per second of one block."""
-        block = self.worker.call("measure", PATIENCE_S, seconds=seconds, min_steps=1)
-        return block["batches"] / statistics.median(block["samples_ns"]) * 1e9
 
 
 def hired(crew, spec):
@@ -100,12 +45,6 @@ def hired(crew, spec):
     return found[0] if found else None
 
 
-def in_turn(side, everybody, seconds):
-    """A block of one side, once the others' pools have stopped spinning."""
-    cpu.wait_until_quiet([each.pid for each in everybody if each is not side])
-    return side.rate(seconds)
-
-
 def measured(backend, workload, mode, args):
     """One row: the pairs of rates, the names, and ONNX Runtime's rates from the same rounds."""
     spec = spec_of(backend, workload, mode)
@@ -113,17 +52,20 @@ def measured(backend, workload, mode, args):
         ours = hired(crew, spec)
         if ours is None:
             return None
-        hand = stack.enter_context(closing(Hand(spec)))
+        hand = stack.enter_context(closing(hand_written(spec)))
         yardstick = onnxruntime(stack, backend, workload, hand)
         sides = [ours, hand] + [yardstick] * (yardstick not in (None, hand))
         pairs, reference = [], []
-        for number in range(args.pairs):
-            order = (ours, hand) if number % 2 else (hand, ours)
-            found = {side: in_turn(side, sides, args.block) for side in order}
-            pairs.append((found[ours], found[hand]))
-            if yardstick is not None and number % 4 == 0:
-                reference.append(found.get(yardstick) or in_turn(yardstick, sides, args.block))
+        for mine, theirs in alternating(ours, hand, sides[2:], args.pairs, args.block):
+            pairs.append((mine, theirs))
+            if yardstick is not None and len(pairs) % 4 == 1:
+                reference.append(theirs if yardstick is hand else in_turn(yardstick, sides, args.block))
         return ours, hand, pairs, reference
+
+
+def hand_written(spec):
+    """The formulations of `native/<runtime>.py`."""
+    return Hand(spec, f"native.{spec.backend}", spec.workload, spec.mode)
 
 
 def onnxruntime(stack, backend, workload, hand):
@@ -132,7 +74,7 @@ def onnxruntime(stack, backend, workload, hand):
         return None
     if backend == "onnxruntime":
         return hand
-    return stack.enter_context(closing(Hand(spec_of("onnxruntime", workload, "infer"))))
+    return stack.enter_context(closing(hand_written(spec_of("onnxruntime", workload, "infer"))))
 
 
 def spec_of(backend, workload, mode):
@@ -148,13 +90,10 @@ HEADER = (
 
 def row(backend, workload, mode, ours, hand, pairs, reference):
     """Print one row; answers whether both goals were reached."""
-    mine, theirs = zip(*pairs, strict=True)
-    ratio, low, high = interval(mine, theirs)
-    reached = low >= GOAL
-    text = f"{backend:12}{workload:13}{mode:6}{statistics.median(mine):10.4g}  {ratio:5.3f} [{low:.3f}, {high:.3f}]"
-    text += f"  {'ok' if reached else 'MISSED':7} "
+    text, reached = compared(pairs)
+    text = f"{backend:12}{workload:13}{mode:6}{text} "
     if reference:
-        share = statistics.median(theirs) / statistics.median(reference)
+        share = statistics.median(theirs for _, theirs in pairs) / statistics.median(reference)
         before = share_of_onnxruntime(backend, workload, mode)
         stands = before is None or share >= WITHIN * before
         text += f"{share:7.3f}{'      -' if before is None else f'{before:7.3f}'}  {'ok' if stands else 'BELOW':16}"
@@ -169,19 +108,6 @@ def modes_of(backend, workload, wanted):
     """The modes that a runtime has of a workload, among those that are wanted."""
     known = ("infer", "train") if backend in TRAINING and workload != "hmc" else ("infer",)
     return [mode for mode in wanted if mode in known]
-
-
-def words(known):
-    """A comma list of known words."""
-
-    def read(text):
-        found = text.split(",")
-        unknown = [each for each in found if each not in known]
-        if unknown:
-            raise argparse.ArgumentTypeError(f"{unknown[0]}: expected some of {','.join(known)}")
-        return found
-
-    return read
 
 
 def main():

@@ -1,0 +1,101 @@
+"""The two sides of a comparison with programs written by hand: a Layermark worker, and a process of `native/`."""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from ratios import interval
+
+from layermark.devices import cpu
+from layermark.launch.process import worker_environment
+
+PATIENCE_S = 600
+GOAL = 0.97
+
+
+class Hand:
+    """A process that runs the formulations of a module of `native/`."""
+
+    def __init__(self, spec, module, *arguments):
+        command = [sys.executable, "-m", module, *map(str, arguments)]
+        environment = {**os.environ, **worker_environment(spec)}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        self._process = subprocess.Popen(command, env=environment, cwd=Path(__file__).parent, **pipes)
+        self.pid = self._process.pid
+        self.facts = self._answer()
+        self.name = max(self.facts["rates"], key=self.facts["rates"].get)
+
+    def _answer(self):
+        line = self._process.stdout.readline()
+        if not line:
+            sys.exit(f"{' '.join(self._process.args)} ended with status {self._process.wait()}")
+        return json.loads(line)
+
+    def rate(self, seconds):
+        """Batches per second of one block."""
+        print(seconds, file=self._process.stdin, flush=True)
+        return self._answer()["rate"]
+
+    def close(self):
+        """End the process."""
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+class Ours:
+    """A worker with a Layermark program in it."""
+
+    def __init__(self, crew, spec):
+        self.worker = crew.hire(worker_environment(spec))
+        self.pid = self.worker.pid
+        self.settings = self.worker.call("prepare", PATIENCE_S, spec=spec.to_json())["settings"]
+        fault = self.worker.call("warm_up", PATIENCE_S).get("fault")
+        if fault:
+            sys.exit(f"{spec.backend} {spec.workload}: {fault}")
+        self.name = f"{spec.formulation}, {self.settings['execution']}"
+
+    def rate(self, seconds):
+        """Batches per second of one block."""
+        block = self.worker.call("measure", PATIENCE_S, seconds=seconds, min_steps=1)
+        return block["batches"] / statistics.median(block["samples_ns"]) * 1e9
+
+
+def in_turn(side, everybody, seconds):
+    """A block of one side, once the others' pools have stopped spinning."""
+    cpu.wait_until_quiet([each.pid for each in everybody if each is not side])
+    return side.rate(seconds)
+
+
+def alternating(ours, hand, others, pairs, seconds):
+    """Pairs of rates; who is first changes every time."""
+    for number in range(pairs):
+        order = (ours, hand) if number % 2 else (hand, ours)
+        found = {side: in_turn(side, [ours, hand, *others], seconds) for side in order}
+        yield found[ours], found[hand]
+
+
+def compared(pairs):
+    """What Layermark reaches of the program by hand, as text, and whether that is enough."""
+    mine, theirs = zip(*pairs, strict=True)
+    ratio, low, high = interval(mine, theirs)
+    reached = low >= GOAL
+    text = f"{statistics.median(mine):10.4g}  {ratio:5.3f} [{low:.3f}, {high:.3f}]  {'ok' if reached else 'MISSED':7}"
+    return text, reached
+
+
+def words(known):
+    """A comma list of known words."""
+
+    def read(text):
+        found = text.split(",")
+        unknown = [each for each in found if each not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{unknown[0]}: expected some of {','.join(known)}")
+        return found
+
+    return read
