@@ -24,8 +24,8 @@ PROBE_SECONDS = 0.08
 _MOST_READINGS = 40
 _FAR = 4.0
 _FEW_READINGS = 8
-LEAST_BLOCKS = 3
-"""Without these there is no interval, so they are measured even where steps are long and the time box is short."""
+LEAST_BLOCKS = 4
+"""Without these there is no noise floor, so they are measured even where steps are long and the time box is short."""
 _TELLING_S = 0.05
 """In a shorter block, a thread that merely wakes up, or is put aside while the counters are read, looks busy."""
 _FULL = 0.85
