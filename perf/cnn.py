@@ -27,8 +27,8 @@ def measured(backend, model, batch, args):
         ours = Ours(crew, spec)
         with closing(Hand(spec, f"native.cnns.{backend}", model, batch)) as hand:
             pairs = list(alternating(ours, hand, [], args.pairs, args.block))
-    text, reached = compared(pairs)
-    print(f"{backend:12}{model:18}{batch:5}{text}  {ours.name} / {hand.name}", flush=True)
+    text, reached = compared(pairs, surely=False)
+    print(f"{backend:12}{model:18}{batch:>5}{text}  {ours.name} / {hand.name}", flush=True)
     return reached
 
 
@@ -43,7 +43,7 @@ def main():
     args = parser.parse_args()
     print(f"{'runtime':12}{'model':18}{'batch':>5}{'batches/s':>10}  {'Layermark / by hand':31}programs")
     asked = [(backend, model, batch) for backend in args.runtimes for model in args.models for batch in args.batches]
-    reached = [measured(backend, model, int(batch), args) for backend, model, batch in asked]
+    reached = [measured(backend, model, batch, args) for backend, model, batch in asked]
     return int(not all(reached))
 
 

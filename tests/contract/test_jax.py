@@ -147,3 +147,13 @@ def test_a_program_with_loops_uses_no_more_cpu_time_than_one_thread_has() -> Non
 
 def test_the_platform_is_the_cpu() -> None:
     assert backend("jax").load()["platform"] == "cpu"
+
+
+def test_what_a_call_reads_is_there_when_the_weights_are_loaded() -> None:
+    """A call whose arguments are still on their way returns at once, whatever was said about dispatch."""
+    program, task = JAX.prepared(params={"size": 4096}, ring=2)
+    for _ in range(5):
+        program.load(task.weights())
+        assert all(each.is_ready() for each in jax.tree.leaves((program._held, program._resident)))
+        program.run(1)
+        assert all(each.is_ready() for each in program._last)
