@@ -409,6 +409,10 @@ def test_a_validation_is_cut_as_the_seeds_cut_it(batch, replicas, expected):
     assert (1, 1, 0) == (course.steps, course.dropped, course.scored)
 
 
+def test_a_total_batch_is_shared_by_the_replicas():
+    assert 3 == validation(*MADE_UP.split(), "--total-batch-size", "6", "--replicas", "2").spec.batch_size
+
+
 def test_real_pictures_are_validated_once_each_and_scored():
     course = validation(*LOADED.split(), "--repeat", "3").course
     assert (3, 1, 2, 2) == (course.steps, course.calls, course.batches, course.scored)
@@ -447,7 +451,8 @@ def test_every_named_set_of_the_tensorflow_programs(name):
         ("--pipeline --shards 2", "0 names for 2 shards, expected 1; possible: b1/0/relu"),
         ("--pipeline --shards 2 --pipeline-split b3/9/relu", "unknown split 'b3/9/relu'"),
         ("--available-memory-proportion 0.1 0.2", "give one, or with --pipeline two per shard (2)"),
-        ("--batch-size 1 --micro-batch-size 2", "two names of one option"),
+        ("--batch-size 1 --micro-batch-size 2", "--batch-size and --micro-batch-size say the same"),
+        ("--total-batch-size 9 --replicas 2", "--total-batch-size 9: expected a multiple of --replicas 2"),
         ("--select-ipu 99", "--select-ipu 99: no such device; expected AUTO, 0 (cpu)"),
         ("--restore-path nowhere.safetensors", "no such file"),
         ("--restore-path images", "no checkpoint"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from layermark.axes import complete, expand
@@ -13,7 +15,7 @@ from layermark.registry import modules
 from layermark.spec import Spec
 from layermark.worker.verify import siblings, tolerances
 from layermark.workloads.base import task, workload
-from layermark.workloads.models.base import Model
+from layermark.workloads.models.base import Model, ModelParams, Net
 
 MODELS = sorted(name for name in modules("workloads") if isinstance(workload(name), Model))
 TENSORFLOW = {"convention": "tensorflow"}
@@ -155,6 +157,14 @@ def test_splits_are_checked_with_the_request():
     assert ("layer3/0", "fc") == spec.splits
     with pytest.raises(UserError, match=r"resnet18: unknown split 'layer3/7'; did you mean layer3/\d"):
         expand(["resnet18"], {"backend": "null", "pipeline_splits": "layer3/7"})
+
+
+@pytest.mark.parametrize(("same", "message"), [(True, ""), (False, "32 groups, 24 channels")])
+def test_the_tensorflow_programs_have_at_most_as_many_groups_as_channels(same, message):
+    net = Net(ModelParams(norm_type="group", norm_num_groups=32), training=False, same=same)
+    x = net.input("x", (1, 24, 4, 4))
+    with pytest.raises(UserError, match=message) if message else nullcontext():
+        assert 24 == net.build.graph(net.norm("bn", x)).by_name["bn"].op.groups
 
 
 def test_group_dim_and_expand_ratio():

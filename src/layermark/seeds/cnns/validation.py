@@ -27,6 +27,7 @@ from layermark.workloads.checkpoint import PICKLES, SUFFIX
 
 DROPPED = 1
 """The first validation of the seeds' program contains compilation, so it is left out."""
+BATCH_SIZES = ("batch_size", "micro_batch_size", "total_batch_size")
 VARIABLES = ("DATA_DIR", "DATASETS_DIR")
 PICTURES = {"imagenet": 50_000, "cifar-10": 10_000, "cifar-100": 10_000}
 """Pictures in the validation sets, which made-up data stand for."""
@@ -67,15 +68,13 @@ def requests(script: CnnScript, typed: Typed, engine: Engine) -> list[Validation
 def checked(typed: Values) -> dict[str, Any]:
     """The values with what follows from them filled in: the data, the data set, the batch size."""
     values = dict(typed)
-    if values["batch_size"] and values["micro_batch_size"]:
-        raise UserError("--batch-size and --micro-batch-size are two names of one option; give one of them")
     if values["generated_data"] and values["synthetic_data"]:
         raise UserError("--generated-data and --synthetic-data exclude each other; give one of them")
     values["data"] = "generated" if values["generated_data"] else "synthetic" if values["synthetic_data"] else "real"
     if values["data"] == "real":
         values["data_dir"] = values["data_dir"] or _folder()
     values["dataset"] = values["dataset"] or inferred(values)
-    values["batch_size"] = values["batch_size"] or values["micro_batch_size"] or _batch_size(values)
+    values["batch_size"] = _batch_size(values)
     return values
 
 
@@ -102,7 +101,18 @@ def inferred(values: Values) -> str:
 
 
 def _batch_size(values: Values) -> int:
-    """The defaults of the seeds' program."""
+    """What one replica takes at once; an option, or the default of the seeds' program."""
+    given = [name for name in BATCH_SIZES if values[name]]
+    if len(given) > 1:
+        names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UserError(f"{names} say the same in different ways; give one of them")
+    if given == ["total_batch_size"]:
+        total, replicas = values["total_batch_size"], values["replicas"]
+        if total % replicas:
+            raise UserError(f"--total-batch-size {total}: expected a multiple of --replicas {replicas}")
+        return int(total // replicas)
+    if given:
+        return int(values[given[0]])
     small = values["dataset"] != "imagenet"
     sizes = {"resnext": (1, 8), "efficientnet": (4, 8)}
     return sizes.get(values["model"], (4, 32))[small]

@@ -129,11 +129,13 @@ class Net:
         """A norm of the kind asked for, and an activation after it.
 
         Without an activation a proxy norm would only take its own shift out again: it is a group norm there.
+        The TensorFlow programs have at most as many groups as channels; in the PyTorch programs more are an error.
         """
         own, proxied = self.params, self.params.norm_type == "proxy"
+        channels = self.shapes[x][1]
         op = Norm(
             "group" if proxied and not activation else own.norm_type,
-            groups=own.norm_num_groups,
+            groups=min(own.norm_num_groups, channels) if self.same else own.norm_num_groups,
             strided=own.norm_strided,
             epsilon=own.norm_eps,
             momentum=own.norm_momentum,
