@@ -228,6 +228,16 @@ def test_several_batches_are_separate_where_the_host_acts_before_each(way: Way, 
         assert program.settings["cache"].startswith("cold")
 
 
+@each_of(RUNTIMES)
+@pytest.mark.parametrize("changes", [{}, {"data": "generated"}, {"cache": "cold"}], ids=str)
+def test_calls_of_one_batch_may_be_joined_unless_the_host_acts_between_them(way: Way, changes: dict[str, Any]) -> None:
+    program, task = way.prepared(**changes)
+    assert program.seamless is ("cache" not in changes)
+    handed_over, done = program.run(6)
+    assert 6 == len(handed_over) == len(done)
+    close(program.outputs(), oracle(task, 5 % program_ring(way)))
+
+
 def program_ring(way: Way) -> int:
     """How many inputs a ring has if nobody says."""
     return way.spec().ring

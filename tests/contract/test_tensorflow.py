@@ -22,7 +22,8 @@ prepared = TENSORFLOW.prepared
 
 
 def test_inputs_too_large_to_copy_are_switched_between() -> None:
-    program, task = prepared("dense", batch_size=16, params={"size": 8, "input_size": 2048}, ring=3)
+    sizes = {"batch_size": 16, "params": {"size": 8, "input_size": 2048}}
+    program, task = prepared("dense", **sizes, ring=3, batches_per_step=2)
     for batches, index in ((2, 1), (3, 1), (5, 0)):
         program.run(batches)
         close(program.outputs(), oracle(task, index))
@@ -30,7 +31,7 @@ def test_inputs_too_large_to_copy_are_switched_between() -> None:
 
 @EXECUTIONS
 def test_rate_and_trip_count_are_arguments(execution: str) -> None:
-    program, task = prepared("dense", mode="train", execution=execution)
+    program, task = prepared("dense", mode="train", execution=execution, batches_per_step=4)
     program.run(4)
     graph = program._way.compiled.graph
     operations = len(graph.get_operations())

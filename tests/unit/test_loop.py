@@ -72,6 +72,29 @@ def test_short_calls_are_grouped_into_samples_of_ten_milliseconds(call_ns, calls
     assert all(loop.SAMPLE_NS <= sample for sample in block.samples_ns)
 
 
+def test_calls_are_joined_where_one_call_of_many_batches_is_the_same():
+    class Seamless(Scripted):
+        seamless = True
+        asked = []
+
+        def run(self, batches):
+            self.asked.append(batches)
+            step = next(self.times)
+            stamps = [self.now + step * number for number in range(batches + 1)]
+            self.now = stamps[-1]
+            return Timeline(stamps[:-1], stamps[1:])
+
+    program = Seamless(MS // 100)
+    measured = Loop(program, 1)
+    measured.warm_up()
+    assert {1} == set(program.asked)
+    program.asked.clear()
+    block = measured.block(0.3, 5)
+    assert {1000} == set(program.asked)
+    assert (1000, 1000, 30) == (block.calls, block.batches, len(block.samples_ns))
+    assert {MS // 100} == set(block.latencies_ns)
+
+
 def test_block_lasts_as_long_as_asked_and_has_the_steps_asked_for():
     quick, slow = Loop(Scripted(1 * MS), 1), Loop(Scripted(400 * MS), 1)
     quick.warm_up()

@@ -42,7 +42,7 @@ class Kernel:
         return self.work * self._calls / seconds_of(self.call, self._calls)
 
 
-def trial(steps: Sequence[Step], seconds: float = 0.03, rounds: int = 4) -> list[float]:
+def trial(steps: Sequence[Step], seconds: float = 0.03, rounds: int = 8) -> list[float]:
     """Calls per second of each step, the best of rounds that alternate."""
     counts = [calls_within(step, seconds) for step in steps]
     best = [0.0] * len(steps)

@@ -62,6 +62,14 @@ class Program(ABC):
         """How many batches a call needs to be what it is meant for; shorter calls are timed as one that long."""
         return 1
 
+    @property
+    def seamless(self) -> bool:
+        """Whether one call of many batches is the same as many calls: nothing is begun or awaited around a call.
+
+        Calls are then joined, so that a layer of a few microseconds is not charged with the calls around it.
+        """
+        return False
+
     @abstractmethod
     def run(self, batches: int) -> Timeline:
         """Run the next batches of the ring and return when the work is finished."""

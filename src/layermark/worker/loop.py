@@ -23,7 +23,7 @@ AGREE = 0.05
 LATENCIES_KEPT = 4096
 _LONG_CALL_NS = 1_000_000_000
 _WARM_UP_LIMIT_NS = 5_000_000_000
-_TIMELINES_A_SAMPLE = 256
+_KEPT_OF_A_SAMPLE = 256
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,16 @@ class Loop:
         return statistics.median(calls)
 
     def _sample(self, calls: int) -> int:
-        run, batches, clock = self._program.run, self._batches, self._clock
-        began = clock()
-        for _ in range(calls):
-            run(batches)
-        return clock() - began
+        began = self._clock()
+        self._run(calls)
+        return self._clock() - began
+
+    def _run(self, calls: int) -> list[Timeline]:
+        """So many calls, joined where that is the same."""
+        run, batches = self._program.run, self._batches
+        if self._program.seamless:
+            return [run(calls * batches)]
+        return [run(batches) for _ in range(calls)]
 
     def block(self, seconds: float, min_steps: int) -> Block:
         """One turn in the alternation: untimed calls until two samples agree, then samples until it is long enough."""
@@ -118,18 +123,25 @@ class Loop:
             previous = current
 
     def _timed(self, wanted_ns: int, min_steps: int) -> tuple[list[int], list[int]]:
-        run, batches, clock, calls = self._program.run, self._batches, self._clock, self._calls
-        needed, stride = math.ceil(min_steps / (calls * self._steps)), max(1, calls // _TIMELINES_A_SAMPLE)
+        clock, calls = self._clock, self._calls
+        needed, stride = math.ceil(min_steps / (calls * self._steps)), max(1, calls // _KEPT_OF_A_SAMPLE)
         samples: list[int] = []
         timelines: list[Timeline] = []
         total = 0
         while total < wanted_ns or len(samples) < needed:
             began = clock()
-            made = [run(batches) for _ in range(calls)]
+            made = self._run(calls)
             samples.append(clock() - began)
             total += samples[-1]
-            timelines += made[::stride]
+            timelines += _thinned(made, stride)
         return samples, latencies_of(timelines)
+
+
+def _thinned(timelines: list[Timeline], stride: int) -> list[Timeline]:
+    """Of many calls some, or of one call some batches."""
+    if len(timelines) > 1:
+        return timelines[::stride]
+    return [Timeline(*(each[::stride] for each in timelines[0]))]
 
 
 def latencies_of(timelines: list[Timeline]) -> list[int]:

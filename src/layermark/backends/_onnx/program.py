@@ -39,6 +39,11 @@ class Lap(ABC):
         """How many batches a call must have to be worth timing."""
         return 1
 
+    @property
+    def seamless(self) -> bool:
+        """Whether one call of many batches is the same as many calls."""
+        return False
+
     def close(self) -> None:
         """Let go of what it holds."""
 
@@ -63,6 +68,11 @@ class OneByOne(Lap):
         self._steps, self._evictor = steps, evictor
         self.rewind()
 
+    @property
+    def seamless(self) -> bool:
+        """Whether nothing is done between batches."""
+        return self._evictor is None
+
     def run(self, batches: int) -> Timeline:
         """One stamp ends a batch and begins the next."""
         self._done += batches
@@ -70,9 +80,6 @@ class OneByOne(Lap):
             return self._run_cold(batches, self._evictor)
         clock = time.perf_counter_ns
         stamps = [clock()]
-        if batches == 1:  # the usual case, and a small layer takes a few microseconds
-            next(self._ring)()
-            return Timeline(stamps, (clock(),))
         stamp = stamps.append
         for step in itertools.islice(self._ring, batches):
             step()
@@ -162,6 +169,11 @@ class OnnxProgram(Program):
         """Run the next batches of the ring."""
         assert self._lap is not None, "the program was closed"
         return self._lap.run(batches)
+
+    @property
+    def seamless(self) -> bool:
+        """Where batches run one by one."""
+        return self._lap is not None and self._lap.seamless
 
     def outputs(self) -> Arrays:
         """The outputs of the last batch."""

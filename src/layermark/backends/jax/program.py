@@ -77,6 +77,11 @@ class JaxProgram(Program):
             return self._run_loop(batches)
         return self._run_each(batches) if self._waits else self._run_dispatched(batches)
 
+    @property
+    def seamless(self) -> bool:
+        """Whether every batch is a call of its own that returns when its work is done."""
+        return self._loop is None and self._waits and self._evictor is None
+
     def outputs(self) -> Arrays:
         """The outputs of the last batch."""
         if not self._last:
@@ -116,18 +121,13 @@ class JaxProgram(Program):
         """
         clock, calls, place = self.clock, self._calls, self._position
         self._last = ()  # so that the next result may lie where this one lay, in the cache
-        began = clock()
-        if batches == 1:
-            self._last = calls[place]()
-            done = clock()
-            self._position = self._following[place]
-            return Timeline((began,), (done,))
-        stamps, result = [began], self._last
+        stamps, result = [clock()], self._last
+        stamp, following = stamps.append, self._following
         for _ in range(batches):
             result = ()
             result = calls[place]()
-            stamps.append(clock())
-            place = self._following[place]
+            stamp(clock())
+            place = following[place]
         self._position, self._last = place, result
         return Timeline(stamps[:-1], stamps[1:])
 

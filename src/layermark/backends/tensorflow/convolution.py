@@ -29,7 +29,7 @@ def kernel(op: ops.Conv2d, shape: Shape, *, xla: bool, training: bool, tuned: bo
     return "split" if op.groups > 1 and training else "conv2d"  # no gradient kernel knows groups
 
 
-def convolve(op: ops.Conv2d, x: Tensor, weight: Tensor, how: str) -> Tensor:
+def convolve(op: ops.Conv2d, x: Tensor, weight: Tensor, how: str, *, training: bool) -> Tensor:
     """The convolution of NHWC pictures without its bias; the weight is [height, width, channels / groups, filters]."""
     if how == "taps":
         return _taps(op, x, weight)
@@ -37,12 +37,16 @@ def convolve(op: ops.Conv2d, x: Tensor, weight: Tensor, how: str) -> Tensor:
         return _depthwise(op, x, weight)
     if how == "split":
         pairs = zip(tf.split(x, op.groups, 3), tf.split(weight, op.groups, 3), strict=True)
-        return tf.concat([_conv2d(op, part, kernel) for part, kernel in pairs], 3)
-    return _conv2d(op, x, weight)
+        return tf.concat([_conv2d(op, part, kernel, training=training) for part, kernel in pairs], 3)
+    return _conv2d(op, x, weight, training=training)
 
 
-def _conv2d(op: ops.Conv2d, x: Tensor, weight: Tensor) -> Tensor:
+def _conv2d(op: ops.Conv2d, x: Tensor, weight: Tensor, *, training: bool) -> Tensor:
     padding = padding_word(x.shape, op.kernel, op.stride, op.padding, op.dilation)
+    if training and isinstance(padding, list):
+        # The gradient kernels take explicit numbers too, but a training step on 1080p pictures then takes 1.4 times
+        # as long.
+        x, padding = tf.pad(x, padding), "VALID"
     return tf.nn.conv2d(x, weight, op.stride, padding, dilations=op.dilation)
 
 

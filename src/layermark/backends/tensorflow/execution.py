@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ class Compiled:
             # Only training is fed a rate: a feed costs a microsecond, and small layers take ten.
             self._rates = [v1.placeholder(tf.float32, (), "rate")] if network.training else []
         self._call = self._enter(self._step, self._feeds)
+        self._calls = [partial(self._call, *each) for each in ring]
         self._ring = Ring(ring, gathered=xla)
         self._loop: Callable[..., list[Array]] | None = None
         self.load(stored)
@@ -58,6 +60,11 @@ class Compiled:
     def call(self) -> Callable[..., list[Array]]:
         """One batch: takes its inputs and, in training, the learning rate; answers the outputs."""
         return self._call
+
+    @property
+    def calls(self) -> Sequence[Callable[..., list[Array]]]:
+        """The same for every batch of the ring; they take the learning rate, in training."""
+        return self._calls
 
     def loop(self, start: int, batches: int, *rate: Array) -> list[Array]:
         """The next batches of the ring in one call; takes the rate in training, answers the outputs of the last."""

@@ -141,7 +141,7 @@ def _canonical(site: Site) -> Tensor:
 def _conv2d(op: ops.Conv2d, site: Site) -> Tensor:
     style = site.style
     how = convolution.kernel(op, site.shapes[0], xla=style.xla, training=style.training, tuned=style.tuned)
-    y = convolution.convolve(op, site.x, site.weight("weight"), site.chose(how))
+    y = convolution.convolve(op, site.x, site.weight("weight"), site.chose(how), training=style.training)
     return tf.nn.bias_add(y, site.weight("bias")) if op.bias else y
 
 

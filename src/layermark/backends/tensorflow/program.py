@@ -81,6 +81,11 @@ class TensorflowProgram(Program):
         """Run the next batches: in one call if that is how the program loops, or one after the other."""
         return self._run(self._way, batches)
 
+    @property
+    def seamless(self) -> bool:
+        """Whether every batch is a call of its own, with nothing to do before it."""
+        return not self._way.loops and self._evictor is None
+
     def outputs(self) -> Arrays:
         """The outputs of the last batch, or the loss of the last step."""
         if not self._last:
@@ -128,13 +133,16 @@ class TensorflowProgram(Program):
     def _run_separately(self, compiled: Compiled, batches: int) -> Timeline:
         if not self._can_loop:
             return self._run_prepared(compiled, batches)
-        clock, call, rate, place = self.clock, compiled.call, self._rate(), self._place
-        stamps = [clock()]
+        clock, calls, rate, place = self.clock, compiled.calls, self._rate(), self._place
+        self._last, following = [], self._following
+        stamps, result = [clock()], self._last
+        stamp = stamps.append
         for _ in range(batches):
-            self._last = call(*self.host[place], *rate)
-            stamps.append(clock())
-            place = self._following[place]
-        self._place = place
+            result = []  # so that the next may lie where this one lay, in the cache
+            result = calls[place](*rate)
+            stamp(clock())
+            place = following[place]
+        self._place, self._last = place, result
         return Timeline(stamps[:-1], stamps[1:])
 
     def _run_prepared(self, compiled: Compiled, batches: int) -> Timeline:
@@ -202,8 +210,8 @@ class TensorflowProgram(Program):
                 self._settings["execution_trial"] = f"{name} failed: {type(error).__name__}: {_first_line(error)}"
                 return []
             raise
-        loops = [True] if self._can_loop else [False]
-        if self._can_loop and self._spec.batches_per_step > 1 and self._spec.execution == "auto":
+        loops = [self._can_loop and self._spec.batches_per_step > 1]
+        if loops == [True] and self._spec.execution == "auto":
             loops = [True, False]
         return [Way(compiled, each) for each in loops]
 

@@ -102,7 +102,7 @@ def mostly_fused(graph: Graph) -> bool:
     return fused > 0.95 * graph.macs
 
 
-def trial(runners: Sequence[Callable[[int], float]], seconds: float = 0.03, rounds: int = 4) -> list[float]:
+def trial(runners: Sequence[Callable[[int], float]], seconds: float = 0.03, rounds: int = 8) -> list[float]:
     """Batches per second of each runner (batches in, seconds out): the best of rounds that alternate."""
     counts = [_batches_within(runner, seconds) for runner in runners]
     best = [0.0] * len(runners)

@@ -40,7 +40,7 @@ class TorchProgram(Program):
         self.learning_rate = spec.learning_rate
         self._spec, self._network = spec, Network(spec, task.graph)
         self._wait = process.waiter(spec.device)
-        self._context, self._entered, self._plain = self._chosen_context(), False, False
+        self._context, self._entered = self._chosen_context(), False
         self._last: Any = None
         self._evictor = torch.zeros(cpu.evicted_bytes() // 4) if spec.cache == "cold" else None
         self.host = [self._network.feed(task.batch(index)) for index in range(spec.ring)]
@@ -70,8 +70,6 @@ class TorchProgram(Program):
 
     def run(self, batches: int) -> Timeline:
         """Run the next batches; one stamp ends a batch and begins the next."""
-        if batches == 1 and self._plain:
-            return self._run_one()
         if not self._entered:
             with self.running():
                 return self.run(batches)
@@ -83,17 +81,20 @@ class TorchProgram(Program):
             return Timeline([stamps[0]], [self.clock()])
         return Timeline(stamps[:-1], stamps[1:])
 
+    @property
+    def seamless(self) -> bool:
+        """Whether nothing has to be done around a call."""
+        return self._evictor is None and self._wait is None
+
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Inference mode and autocast: entering them costs microseconds, so a loop enters them once."""
         with self._context():
             before, self._entered = self._entered, True
-            self._plain = self._evictor is None and self._wait is None
             try:
                 yield
             finally:
                 self._entered = before
-                self._plain = self._plain and before
 
     def outputs(self) -> Arrays:
         """The outputs of the last batch, or the loss of the last step."""
@@ -123,18 +124,8 @@ class TorchProgram(Program):
         """Let go of weights, inputs and outputs."""
         self._last, self._evictor, self.host, self._resident, self._buffers = None, None, [], [], []
 
-    def _run_one(self) -> Timeline:
-        """One batch with nothing in the way: a small layer takes a few microseconds.
-
-        The last result is let go first, so that the next may lie where it lay, in the cache.
-        """
-        clock = self.clock
-        self._last = None
-        began = clock()
-        self._last = self._step(*next(self._ring))
-        return Timeline((began,), (clock(),))
-
     def _run_warm(self, batches: int) -> list[int]:
+        """Every result is let go before the next call, so that the next may lie where it lay, in the cache."""
         clock, step, result = self.clock, self._step, None
         self._last = None
         stamps = [clock()]
