@@ -29,6 +29,7 @@ class Site:
     node: Node
     weights: Weights
     tuned: bool
+    training: bool
     compute: str
     rank: int
     state: dict[str, Array] = field(default_factory=dict)
@@ -40,6 +41,7 @@ class Lowering:
 
     graph: Graph
     tuned: bool = False
+    training: bool = False
     compute: str = "float32"
 
     def settle(self, weights: Weights) -> dict[str, Array]:
@@ -55,7 +57,8 @@ class Lowering:
         values, state = dict(inputs), dict[str, Array]()
         for node in self.graph:
             if node.name not in values:
-                site = Site(node, _prefixed(node, settled), self.tuned, self.compute, len(self.graph.shapes[node.name]))
+                own, rank = _prefixed(node, settled), len(self.graph.shapes[node.name])
+                site = Site(node, own, self.tuned, self.training, self.compute, rank)
                 with jax.named_scope(node.name):
                     values[node.name] = apply_op(node.op, site, *(values[name] for name in node.inputs))
                 state |= {f"{node.name}/{name}": each for name, each in site.state.items()}
@@ -214,7 +217,7 @@ def _stochastic_depth(op: ops.StochasticDepth, site: Site, x: Array, mask: Array
 
 @apply_op.register
 def _recurrent(op: ops.Recurrent, site: Site, x: Array) -> Array:
-    return cells.apply(op, site.weights, x)
+    return cells.apply(op, site.weights, x, training=site.training)
 
 
 @apply_op.register

@@ -49,7 +49,7 @@ class Network:
         tuned = spec.formulation == "tuned"
         if tuned and not any(map(self._tunable, graph)):
             raise Unsupported(f"no tuned formulation of {spec.workload} on jax")
-        self._lowering = Lowering(graph, tuned, self.types.compute.name)
+        self._lowering = Lowering(graph, tuned, self.training, self.types.compute.name)
         self._trained = [name for name, facts in graph.parameters.items() if facts.trainable]
         self._settled: list[str] = []
         self._settle = jax.jit(self._settle_flat)
@@ -66,7 +66,7 @@ class Network:
     def cells(self) -> str:
         """What recurrent layers really are, if there are any."""
         found = [
-            cells.describe(node.op, self.graph.input_shapes(node)[0][0])
+            cells.describe(node.op, self.graph.input_shapes(node)[0][0], training=self.training)
             for node in self.graph
             if isinstance(node.op, ops.Recurrent)
         ]

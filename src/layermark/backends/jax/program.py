@@ -52,7 +52,7 @@ class JaxProgram(Program):
         self._live = live(task, "NHWC", self._network.feed)
         self._resident = [] if spec.data != "synthetic" else _there([_put(each) for each in self.host])
         self._waits = self._evictor is not None or process.synchronous()
-        self._warm = bool(self._resident) and process.synchronous() and spec.cache == "warm" and spec.mode != "train"
+        self._warm = bool(self._resident) and process.synchronous() and spec.cache == "warm"
         self._following = [*range(1, spec.ring), 0]
         self._stacked: Held = ()
         self._rate = (0.0, jnp.zeros((), jnp.float32))
@@ -72,7 +72,7 @@ class JaxProgram(Program):
     def run(self, batches: int) -> Timeline:
         """Run the next batches, in one compiled call where there is one for them."""
         if self._warm and (batches == 1 or self._loop is None):
-            return self._run_warm(batches)
+            return self._train_warm(batches) if self._network.training else self._run_warm(batches)
         if self._loop is not None and batches > 1:
             return self._run_loop(batches)
         return self._run_each(batches) if self._waits else self._run_dispatched(batches)
@@ -93,7 +93,8 @@ class JaxProgram(Program):
         self._loaded = {name: np.array(weights[name], "float32") for name in self._network.graph.parameters}
         self._held = _there(self._network.hold(self._loaded))
         # Bound once: a call then has no arguments left to gather.
-        self._calls = [partial(self._step, self._held, *inputs) for inputs in self._resident] if self._warm else []
+        bound = self._resident if self._warm and not self._network.training else ()
+        self._calls = [partial(self._step, self._held, *inputs) for inputs in bound]
         self._position = 0
         self._last: tuple[Array, ...] = ()
         if self._live is not None:
@@ -129,6 +130,20 @@ class JaxProgram(Program):
             stamp(clock())
             place = following[place]
         self._position, self._last = place, result
+        return Timeline(stamps[:-1], stamps[1:])
+
+    def _train_warm(self, batches: int) -> Timeline:
+        """The same in training: every step gives the parameters of the next."""
+        clock, step, rate, resident = self.clock, self._step, self._rate_now(), self._resident
+        held, loss, place, following = self._held, None, self._position, self._following
+        stamps = [clock()]
+        stamp = stamps.append
+        for _ in range(batches):
+            held, loss = step(held, rate, *resident[place])
+            loss.block_until_ready()
+            stamp(clock())
+            place = following[place]
+        self._held, self._last, self._position = held, (loss,), place
         return Timeline(stamps[:-1], stamps[1:])
 
     def _run_each(self, batches: int) -> Timeline:
