@@ -135,15 +135,15 @@ class JaxProgram(Program):
     def _train_warm(self, batches: int) -> Timeline:
         """The same in training: every step gives the parameters of the next."""
         clock, step, rate, resident = self.clock, self._step, self._rate_now(), self._resident
-        held, loss, place, following = self._held, None, self._position, self._following
+        held, last, place, following = self._held, self._last, self._position, self._following
         stamps = [clock()]
         stamp = stamps.append
         for _ in range(batches):
-            held, loss = step(held, rate, *resident[place])
-            loss.block_until_ready()
+            held, *last = step(held, rate, *resident[place])
+            last[0].block_until_ready()
             stamp(clock())
             place = following[place]
-        self._held, self._last, self._position = held, (loss,), place
+        self._held, self._last, self._position = held, tuple(last), place
         return Timeline(stamps[:-1], stamps[1:])
 
     def _run_each(self, batches: int) -> Timeline:
