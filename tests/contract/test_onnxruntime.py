@@ -11,8 +11,10 @@ from contract.programs import ONNXRUNTIME, OPENVINO, Way, each_of
 from layermark.backends.base import backend
 from layermark.errors import Unsupported
 
-pytest.importorskip("onnxruntime")
+onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
+process = pytest.importorskip("layermark.backends.onnxruntime.process")
+product = pytest.importorskip("layermark.backends._onnx.subnormals").product
 prepared = ONNXRUNTIME.prepared
 
 
@@ -51,6 +53,29 @@ def test_casts_inside_of_loops_are_found() -> None:
 
 def test_provider_is_recorded() -> None:
     assert prepared()[0].settings["provider"] == "CPUExecutionProvider"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, "no CUDAExecutionProvider here; install onnxruntime-gpu"),
+        ({"execution": "throughput"}, "has --execution throughput on cpu only"),
+        ({"cache": "cold"}, "has --cache cold on cpu only"),
+    ],
+    ids=str,
+)
+def test_another_device_is_used_or_refused(changes: dict[str, Any], reason: str) -> None:
+    if process.CUDA in onnxruntime.get_available_providers() and not changes:
+        pytest.skip("this build has CUDA")
+    with pytest.raises(Unsupported, match=reason):
+        prepared(device="cuda", **changes)
+
+
+def test_a_fallback_to_the_cpu_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A provider that every build has and that takes no node, as CUDA's takes none that it has no kernel for.
+    monkeypatch.setitem(process.PROVIDERS, "cuda", ("AzureExecutionProvider", {}))
+    with pytest.raises(Exception, match="fall"):
+        process.session(product(), process.options(ONNXRUNTIME.spec(device="cuda")))
 
 
 def test_probe_answers_plausible_ceilings() -> None:

@@ -215,18 +215,29 @@ class OnnxProgram(Program):
         self._lap, self.host, self._evictor = None, [], None
 
 
-def refuse(spec: Spec, runtime: str, executions: Sequence[str]) -> None:
+def refuse(spec: Spec, runtime: str, executions: Sequence[str], devices: Sequence[str] = ("cpu",)) -> None:
     """Raise for what no ONNX runtime here can do."""
     if spec.execution not in executions:
         raise UserError(f"--execution {spec.execution}: {runtime} knows {', '.join(executions)}")
     if spec.mode == "train":
         raise Unsupported(f"{runtime} runs inference only")
+    if spec.device not in devices:
+        raise Unsupported(f"{runtime} runs on {' and '.join(devices)} here, not on {spec.device}")
     if spec.device != "cpu":
-        raise Unsupported(f"{runtime} runs on cpu only here, not on {spec.device}")
+        _refuse_on_device(spec, runtime)
     if spec.formulation == "tuned":
         raise Unsupported(
             f"no tuned formulation of {spec.workload} on {runtime}, which picks layouts and kernels itself"
         )
+
+
+def _refuse_on_device(spec: Spec, runtime: str) -> None:
+    """What was thought out for CPUs only."""
+    asked = {"int8": spec.quantised, "--execution throughput": spec.execution == "throughput"}
+    asked |= {"--cache cold": spec.cache == "cold"}
+    for name, wanted in asked.items():
+        if wanted:
+            raise Unsupported(f"{runtime} has {name} on cpu only here, not on {spec.device}")
 
 
 def described(spec: Spec, graph: Graph) -> dict[str, str]:

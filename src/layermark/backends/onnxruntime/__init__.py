@@ -11,7 +11,7 @@ from layermark.workloads.base import Task
 
 
 class OnnxRuntimeBackend(Backend):
-    """ONNX Runtime's own CPU kernels on a model written from the graph. Inference only.
+    """ONNX Runtime's own kernels (or CUDA's) on a model written from the graph. Inference only.
 
     `sequential` (or `latency`) runs one batch at a time on all threads, `throughput` one on each thread.
     """
@@ -33,7 +33,7 @@ class OnnxRuntimeBackend(Backend):
         """Write the model of a task and open a session on it."""
         from layermark.backends._onnx.program import refuse
 
-        refuse(spec, self.name, self.executions)
+        refuse(spec, self.name, self.executions, ("cpu", "cuda"))
         from layermark.backends.onnxruntime.program import OnnxRuntimeProgram
 
         return OnnxRuntimeProgram(spec, task)

@@ -13,9 +13,12 @@ from onnx import ModelProto
 
 from layermark.backends._onnx import subnormals
 from layermark.backends._onnx.writer import Array
+from layermark.errors import Unsupported
 from layermark.spec import Spec
 
-PROVIDER = "CPUExecutionProvider"
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+PROVIDERS: Mapping[str, tuple[str, Mapping[str, str]]] = {"cpu": (CPU, {}), "cuda": (CUDA, {"use_tf32": "0"})}
+"""The provider of every device, and its options: 32.32 is real float32."""
 _X86 = ("x86_64", "AMD64")
 _FLUSH_BITS = 0x8040  # MXCSR: flush results to zero, and take subnormal operands as zero
 
@@ -35,12 +38,27 @@ def threads_of(spec: Spec) -> int:
     return spec.threads or len(os.sched_getaffinity(0))
 
 
-def options(spec: Spec) -> onnxruntime.SessionOptions:
+class Options(onnxruntime.SessionOptions):  # type: ignore[misc]
+    """What a session is opened with, and the device that it runs on."""
+
+    device: str = "cpu"
+
+
+def provider_of(spec: Spec) -> str:
+    """The provider of the device, where this build has it."""
+    name, _ = PROVIDERS[spec.device]
+    if name not in onnxruntime.get_available_providers():
+        raise Unsupported(f"onnxruntime has no {name} here; install onnxruntime-gpu, or use --device cpu")
+    return name
+
+
+def options(spec: Spec) -> Options:
     """One pool of `threads`, the caller included, that spins between nodes; every optimisation.
 
     Where there are as many callers as threads, each is its own pool.
     """
-    found = onnxruntime.SessionOptions()
+    found = Options()
+    found.device = spec.device
     found.intra_op_num_threads = 1 if spec.execution == "throughput" else threads_of(spec)
     found.inter_op_num_threads = 1
     found.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
@@ -48,14 +66,20 @@ def options(spec: Spec) -> onnxruntime.SessionOptions:
     found.log_severity_level = 3
     found.add_session_config_entry("session.intra_op.allow_spinning", "1")
     found.add_session_config_entry("session.set_denormal_as_zero", "1" if spec.subnormals == "flush" else "0")
+    if spec.device != "cpu":
+        found.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     return found
 
 
-def session(model: ModelProto, found: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
-    """A session on the CPU provider and no other; a fallback is a failure."""
-    made = onnxruntime.InferenceSession(model.SerializeToString(), found, providers=[PROVIDER])
-    if made.get_providers() != [PROVIDER]:
-        raise RuntimeError(f"onnxruntime runs on {', '.join(made.get_providers())}, not on {PROVIDER} alone")
+def session(model: ModelProto, found: Options) -> onnxruntime.InferenceSession:
+    """A session on the provider of its device and no other; a fallback is a failure.
+
+    The runtime always lists the CPU's provider last; `disable_cpu_ep_fallback` makes it refuse to run nodes there.
+    """
+    name, facts = PROVIDERS[found.device]
+    made = onnxruntime.InferenceSession(model.SerializeToString(), found, providers=[(name, dict(facts))])
+    if made.get_providers() != list(dict.fromkeys((name, CPU))):
+        raise RuntimeError(f"onnxruntime runs on {', '.join(made.get_providers())}, not on {name} alone")
     return made
 
 
@@ -63,8 +87,10 @@ def set_subnormals(spec: Spec) -> str:
     """Flush or keep in the calling thread and in the pools of later sessions; raises where that does not hold.
 
     The runtime obeys its switch in the first session of a process only. New pool threads inherit the mode of
-    the thread that starts them, so that thread is switched first.
+    the thread that starts them, so that thread is switched first. Another device does as it does.
     """
+    if spec.device != "cpu":
+        return "as the device does"
     if platform.machine() in _X86:
         _set_flushing(spec.subnormals == "flush")
 

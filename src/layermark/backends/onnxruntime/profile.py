@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx import ModelProto
-from onnxruntime import InferenceSession, SessionOptions
+from onnxruntime import InferenceSession
 
 from layermark.backends.base import TRACE_FILE, OperatorTime
 from layermark.backends.onnxruntime import process
@@ -19,7 +19,7 @@ _KERNEL = "_kernel_time"
 
 def profiled(
     model: ModelProto,
-    options: SessionOptions,
+    options: process.Options,
     steps_of: Callable[[InferenceSession], Sequence[Callable[[], object]]],
     folder: Path,
     batches: int,

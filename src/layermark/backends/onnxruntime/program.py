@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import ModelProto
-from onnxruntime import InferenceSession, IOBinding, OrtValue, __version__
+from onnxruntime import InferenceSession, IOBinding, NodeArg, OrtValue, __version__
 
 from layermark.backends._onnx import quantised
 from layermark.backends._onnx.program import Lap, OneByOne, OnnxProgram, type_name
@@ -30,13 +30,13 @@ class OnnxRuntimeProgram(OnnxProgram):
     """One session; a run returns when its work is done."""
 
     def __init__(self, spec: Spec, task: Task) -> None:
-        self._subnormals = process.set_subnormals(spec)
+        provider, self._subnormals = process.provider_of(spec), process.set_subnormals(spec)
         super().__init__(spec, task, spec.precision)
         compute, stored = (type_name(compute_type(word)) for word in types_of(spec.precision))
         self._settings = {"compute_type": compute, "weight_type": stored} | self._settings
         self._settings |= {
             "execution": "sequential" if spec.execution == "auto" else spec.execution,
-            "provider": process.PROVIDER,
+            "provider": provider,
             "output_type": str(self._outputs[0][0].numpy().dtype),
             "subnormals": self._subnormals,
         }
@@ -47,7 +47,7 @@ class OnnxRuntimeProgram(OnnxProgram):
             model = self._quantised = self._narrowed(model)
         session = self._session = self._opened(model)
         callers = self._threads if self._spec.execution == "throughput" else 1
-        self._outputs = [[_empty(each.shape, each.type) for each in session.get_outputs()] for _ in range(callers)]
+        self._outputs = [[self._empty(each) for each in session.get_outputs()] for _ in range(callers)]
         if self._spec.execution != "throughput":
             return OneByOne(self._steps(session), self._evictor)
         return Callers([self._slots(session, number) for number in range(callers)], self._evictor)
@@ -85,30 +85,37 @@ class OnnxRuntimeProgram(OnnxProgram):
         Every caller has buffers of its own for what it writes.
         """
         if self._spec.data == "synthetic":
-            return [
-                partial(session.run_with_iobinding, self._bound(session, _filled(session, batch), caller))
-                for batch in self.host
-            ]
-        buffers = _filled(session, self.host[0])
-        binding = self._bound(session, buffers, caller)
+            return [self._call(session, self._filled(session, batch), caller) for batch in self.host]
+        buffers = self._filled(session, self.host[0])
+        call = self._call(session, buffers, caller)
         fed: Sequence[Iterable[Array]] = [self._live] if self._live else self.host
-        return [partial(_copy_and_run, session, binding, buffers, batch) for batch in fed]
+        return [partial(_copy_and_call, call, buffers, batch) for batch in fed]
 
     def _slots(self, session: InferenceSession, caller: int) -> list[Slot]:
         """The same for callers that work side by side."""
         if self._live is None:
             return [Slot(step) for step in self._steps(session, caller)]
-        buffers = _filled(session, self.host[0])
-        run = partial(session.run_with_iobinding, self._bound(session, buffers, caller))
-        return [Slot(run, partial(_copy, buffers, self._live))]
+        buffers = self._filled(session, self.host[0])
+        return [Slot(self._call(session, buffers, caller), partial(_copy, buffers, self._live))]
 
-    def _bound(self, session: InferenceSession, inputs: Sequence[OrtValue], caller: int) -> IOBinding:
+    def _call(self, session: InferenceSession, inputs: Sequence[OrtValue], caller: int) -> Step:
+        """A call on these inputs that returns when its outputs are there."""
         binding = session.io_binding()
         for each, value in zip(session.get_inputs(), inputs, strict=True):
             binding.bind_ortvalue_input(each.name, value)
         for each, value in zip(session.get_outputs(), self._outputs[caller], strict=True):
             binding.bind_ortvalue_output(each.name, value)
-        return binding
+        run = partial(session.run_with_iobinding, binding)
+        return run if self._spec.device == "cpu" else partial(_run_and_wait, run, binding)
+
+    def _empty(self, node: NodeArg) -> OrtValue:
+        """Memory of the device for an input or output, which the runtime has aligned for its kernels."""
+        return OrtValue.ortvalue_from_shape_and_type(node.shape, _NUMPY[node.type], self._spec.device)
+
+    def _filled(self, session: InferenceSession, batch: Sequence[Array]) -> list[OrtValue]:
+        values = [self._empty(each) for each in session.get_inputs()]
+        _copy(values, batch)
+        return values
 
     def profile(self, folder: Path, batches: int) -> list[OperatorTime]:
         """The operators of some batches in a session that profiles, and the runtime's own trace."""
@@ -134,23 +141,14 @@ def _answering(session: InferenceSession) -> Callable[[Arrays], Array]:
     return answer
 
 
-def _empty(shape: Sequence[int], kind: str) -> OrtValue:
-    return OrtValue.ortvalue_from_shape_and_type(shape, _NUMPY[kind])
+def _run_and_wait(run: Step, binding: IOBinding) -> None:
+    run()
+    binding.synchronize_outputs()
 
 
-def _filled(session: InferenceSession, batch: Sequence[Array]) -> list[OrtValue]:
-    """Inputs in memory that the runtime has aligned for its kernels."""
-    values = [_empty(each.shape, each.type) for each in session.get_inputs()]
-    for value, source in zip(values, batch, strict=True):
-        value.update_inplace(source)
-    return values
-
-
-def _copy_and_run(
-    session: InferenceSession, binding: IOBinding, buffers: Sequence[OrtValue], batch: Iterable[Array]
-) -> None:
+def _copy_and_call(call: Step, buffers: Sequence[OrtValue], batch: Iterable[Array]) -> None:
     _copy(buffers, batch)
-    session.run_with_iobinding(binding)
+    call()
 
 
 def _copy(buffers: Sequence[OrtValue], batch: Iterable[Array]) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
-from onnxruntime import SessionOptions
 
 from layermark.backends._onnx.writer import Array
 from layermark.backends.onnxruntime import process
@@ -17,21 +16,21 @@ from layermark.errors import Unsupported
 _NUMBERS = "/weight_quantized"
 
 
-def require(model: ModelProto, options: SessionOptions, kind: str) -> None:
+def require(model: ModelProto, options: process.Options, kind: str) -> None:
     """Raise `Unsupported` unless every node runs in the type that the model says."""
     try:
         optimised = _optimised(model, options)
     except Exception as error:  # the runtime's errors share no base class
         reason = str(error).strip().splitlines()[0]
-        raise Unsupported(f"onnxruntime cannot compute in {kind} on this CPU: {reason}") from error
+        raise Unsupported(f"onnxruntime cannot compute in {kind} on this {options.device.upper()}: {reason}") from error
     own = {node.name for node in _nodes(model.graph)}
     casts = [node for node in _nodes(optimised.graph) if node.op_type == "Cast" and node.name not in own]
     if casts:
         reason = f"it put {len(casts)} casts around its nodes, such as {casts[0].name}"
-        raise Unsupported(f"onnxruntime computes {kind} models in float32 on this CPU: {reason}")
+        raise Unsupported(f"onnxruntime computes {kind} models in float32 on this {options.device.upper()}: {reason}")
 
 
-def integer_products(model: ModelProto, options: SessionOptions) -> tuple[int, int]:
+def integer_products(model: ModelProto, options: process.Options) -> tuple[int, int]:
     """How many convolutions and products the runtime computes with whole numbers, and how many there are."""
     kinds = [node.op_type for node in _nodes(_optimised(model, options).graph)]
     every = [kind for kind in kinds if any(word in kind for word in ("Conv", "Gemm", "MatMul"))]
@@ -57,7 +56,7 @@ def _wide(numbers: Array, scale: Array, zero: Array) -> Array:
     return wide
 
 
-def _optimised(model: ModelProto, options: SessionOptions) -> ModelProto:
+def _optimised(model: ModelProto, options: process.Options) -> ModelProto:
     """The graph that a session of these options runs."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "optimised.onnx"
