@@ -1,17 +1,37 @@
 """The trials of the backends, on steps that sleep."""
 
 import time
+from functools import partial
 
+from layermark.backends import _timing
 from layermark.backends._timing import calls_within, seconds_of, trial
 
 
+def sleeping(seconds, made=None):
+    """A timer of calls that sleep."""
+
+    def step():
+        time.sleep(seconds)
+        if made is not None:
+            made.append(seconds)
+
+    return partial(seconds_of, step)
+
+
 def test_the_quicker_step_wins_the_trial():
-    slow, quick = trial([lambda: time.sleep(4e-3), lambda: time.sleep(1e-3)], seconds=5e-3, rounds=2)
+    slow, quick = trial([sleeping(4e-3), sleeping(1e-3)], seconds=5e-3, rounds=2)
     assert quick > slow > 0
 
 
 def test_a_step_longer_than_the_time_is_called_once():
-    assert 1 == calls_within(lambda: time.sleep(2e-3), 1e-4)
+    assert 1 == calls_within(sleeping(2e-3), 1e-4)
+
+
+def test_long_steps_have_fewer_rounds(monkeypatch):
+    monkeypatch.setattr(_timing, "_ENOUGH_S", 0.02)
+    made = []
+    trial([sleeping(0.01, made)], seconds=1e-3, rounds=8)
+    assert 3 == len(made)
 
 
 def test_all_the_calls_are_made():

@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 Step = Callable[[], object]
+Timer = Callable[[int], float]
+"""Makes so many calls and answers how many seconds they took."""
 _SHORTEST_S = 1e-4
 """Repetitions are grouped until a group lasts this long, far above the cost of the clock."""
+_ENOUGH_S = 3.0
+"""A trial that has lasted this long ends with its round."""
 
 
 def seconds_of(step: Step, calls: int) -> float:
@@ -20,10 +24,11 @@ def seconds_of(step: Step, calls: int) -> float:
     return time.perf_counter() - start
 
 
-def calls_within(step: Step, seconds: float) -> int:
-    """How many calls fit into this long, at least one; the first two are not counted on."""
-    seconds_of(step, 2)
-    return max(1, round(seconds / max(seconds_of(step, 1), 1e-7)))
+def calls_within(timer: Timer, seconds: float) -> int:
+    """How many calls fit into this long, at least one; the first is not counted on, nor is a short second."""
+    timer(1)
+    taken = timer(1)
+    return 1 if taken > seconds else max(1, round(seconds / max(timer(1), 1e-7)))
 
 
 @dataclass
@@ -35,18 +40,21 @@ class Kernel:
 
     @cached_property
     def _calls(self) -> int:
-        return calls_within(self.call, _SHORTEST_S)
+        return calls_within(partial(seconds_of, self.call), _SHORTEST_S)
 
     def rate(self) -> float:
         """Work per second of one group of calls."""
         return self.work * self._calls / seconds_of(self.call, self._calls)
 
 
-def trial(steps: Sequence[Step], seconds: float = 0.03, rounds: int = 8) -> list[float]:
-    """Calls per second of each step, the best of rounds that alternate."""
-    counts = [calls_within(step, seconds) for step in steps]
-    best = [0.0] * len(steps)
+def trial(timers: Sequence[Timer], seconds: float = 0.03, rounds: int = 8) -> list[float]:
+    """Calls per second of each, the best of rounds that alternate; of long calls there are fewer rounds."""
+    began = time.perf_counter()
+    counts = [calls_within(timer, seconds) for timer in timers]
+    best = [0.0] * len(timers)
     for _ in range(rounds):
-        for index, step in enumerate(steps):
-            best[index] = max(best[index], counts[index] / seconds_of(step, counts[index]))
+        for index, timer in enumerate(timers):
+            best[index] = max(best[index], counts[index] / timer(counts[index]))
+        if time.perf_counter() - began > _ENOUGH_S:
+            break
     return best

@@ -52,6 +52,8 @@ class Sample(ABC):
     label: int
     where: str
     boxes: Sequence[Box] = ()
+    shaped: bool = False
+    """Whether it was cut and resized when the data set was made: at the size asked for it is fed as it is."""
 
     @abstractmethod
     def decode(self) -> Array:
@@ -66,6 +68,7 @@ class Encoded(Sample):
     label: int
     where: str
     boxes: Sequence[Box] = ()
+    shaped: bool = False
 
     def decode(self) -> Array:
         """Decompress it."""

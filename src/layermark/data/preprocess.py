@@ -49,7 +49,7 @@ class Preprocess:
 
     def write(self, picture: Array, sample: Sample, position: int, out: Array) -> None:
         """Bring a picture into shape and write it to `out`, `[channels, height, width]`."""
-        shaped = self._shaped(picture, sample.boxes, position).transpose(2, 0, 1)
+        shaped = self._shaped(picture, sample, position).transpose(2, 0, 1)
         colours = out[: shaped.shape[0]]
         if self.whole and self.normalise == "full":
             colours[...] = standardised(shaped)
@@ -61,10 +61,12 @@ class Preprocess:
         else:
             colours[...] = shaped * self._factor + self._addend
 
-    def _shaped(self, picture: Array, boxes: Sequence[Box], position: int) -> Array:
+    def _shaped(self, picture: Array, sample: Sample, position: int) -> Array:
+        if sample.shaped and picture.shape[:2] == self.size:
+            return picture
         if self.augment:
             rng = stream(self.seed, "augment", position)
-            return self._jittered(picture, rng) if self.whole else self._sampled(picture, boxes, rng)
+            return self._jittered(picture, rng) if self.whole else self._sampled(picture, sample.boxes, rng)
         if not self.whole:
             return resized(picture, self.size, centre_box(picture.shape[:2], self.size))
         return picture if picture.shape[:2] == self.size else resized(picture, self.size)

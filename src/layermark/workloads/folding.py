@@ -1,8 +1,8 @@
-"""Batch norms folded into the convolutions and dense layers before them, as an expert does before quantising."""
+"""Batch norms folded into the convolutions and dense layers before them, as an expert does before he infers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,16 +15,27 @@ Array = np.ndarray[Any, Any]
 
 
 def folded(graph: Graph, weights: Mapping[str, Array]) -> tuple[Graph, dict[str, Array]]:
-    """The same function with fewer norms, and its parameters; what is folded away stays as a node that does nothing."""
-    nodes, held = dict(graph.by_name), dict(weights)
+    """The same function with fewer norms, and its parameters."""
+    slim, held = without_norms(graph), dict(weights)
+    for into, node, op in _foldable(graph):
+        held |= _products(held, into.name, node.name, op.epsilon)
+    return slim, {name: held[name] for name in slim.parameters}
+
+
+def without_norms(graph: Graph) -> Graph:
+    """The graph that norms are folded away of; each stays as a node that does nothing."""
+    nodes = dict(graph.by_name)
+    for into, node, _ in _foldable(graph):
+        nodes[into.name], nodes[node.name] = _with_bias(into), replace(node, op=Norm("none"))
+    return replace(graph, nodes=tuple(nodes.values()))
+
+
+def _foldable(graph: Graph) -> Iterator[tuple[Node, Node, Norm]]:
+    """Every node that takes in a norm, and that norm."""
     for node in graph:
         into = graph.folds_into(node)
-        if into is None or not isinstance(node.op, Norm) or node.op.training:
-            continue
-        nodes[into.name], nodes[node.name] = _with_bias(into), replace(node, op=Norm("none"))
-        held |= _products(held, into.name, node.name, node.op.epsilon)
-    whole = replace(graph, nodes=tuple(nodes.values()))
-    return whole, {name: held[name] for name in whole.parameters}
+        if into is not None and isinstance(node.op, Norm) and not node.op.training:
+            yield into, node, node.op
 
 
 def products(graph: Graph) -> list[str]:

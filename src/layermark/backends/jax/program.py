@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from layermark.backends._timing import seconds_of, trial
 from layermark.backends.base import Arrays, OperatorTime, Program, Timeline, live
 from layermark.backends.jax import compiled, process
 from layermark.backends.jax.network import Held, Network
@@ -25,7 +25,6 @@ EXECUTIONS = ("auto", "jit")
 LOOP = "compiled while loop"
 CALLS = "calls"
 _TRIAL_S = 0.03
-_TRIAL_ROUNDS = 4
 
 Inputs = tuple[Any, ...]
 
@@ -250,28 +249,21 @@ class JaxProgram(Program):
         self._quietly(2)
         if self._spec.execution == "jit":
             return {"loop": LOOP}
-        rates = self._trial([loop, None])
+        rates = self._rates([loop, None])
         self._loop = loop if rates[0] >= rates[1] else None
         self._stacked = self._stacked if self._loop else ()
         shown = ", ".join(f"{name} {rate:.4g} batches/s" for name, rate in zip((LOOP, CALLS), rates, strict=True))
         return {"loop": LOOP if self._loop else CALLS, "loop_trial": shown}
 
-    def _trial(self, ways: list[Callable[..., Any] | None]) -> list[float]:
-        """Batches per second of each way, the best of rounds that alternate."""
-        batches, best = self._trial_batches(), [0.0] * len(ways)
-        for _ in range(_TRIAL_ROUNDS):
-            for index, self._loop in enumerate(ways):
-                best[index] = max(best[index], batches / self._seconds(batches))
-        return best
+    def _rates(self, ways: Sequence[Callable[..., Any] | None]) -> list[float]:
+        """Batches per second of each way, in calls of as many batches as a trial has time for."""
+        fitting = round(_TRIAL_S / max(self._seconds(self._loop, 2, 1) / 2, 1e-7))
+        batches = max(2, min(self._spec.batches_per_step, fitting))
+        return [batches * rate for rate in trial([partial(self._seconds, way, batches) for way in ways], _TRIAL_S)]
 
-    def _trial_batches(self) -> int:
-        fitting = round(_TRIAL_S / max(self._seconds(2) / 2, 1e-7))
-        return max(2, min(self._spec.batches_per_step, fitting))
-
-    def _seconds(self, batches: int) -> float:
-        began = time.perf_counter()
-        self._quietly(batches)
-        return time.perf_counter() - began
+    def _seconds(self, way: Callable[..., Any] | None, batches: int, calls: int) -> float:
+        self._loop = way
+        return seconds_of(partial(self._quietly, batches), calls)
 
 
 def _there(arrays: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import openvino
 from layermark.backends._onnx import quantised
 from layermark.backends._onnx.program import Lap, OnnxProgram
 from layermark.backends._onnx.writer import Array
-from layermark.backends._timing import trial
+from layermark.backends._timing import seconds_of, trial
 from layermark.backends.base import Arrays, OperatorTime
 from layermark.backends.openvino import compiled, ways
 from layermark.backends.openvino.ways import Inputs, Way
@@ -90,7 +91,7 @@ class OpenVinoProgram(OnnxProgram):
             self._settings["execution_trial"] = f"none: {reason}"
             return latency
         found = [latency, rival]
-        rates = trial([lambda way=each: way.lap.run(batches) for each in found], seconds=0.05)  # type: ignore[misc]
+        rates = trial([partial(seconds_of, partial(way.lap.run, batches)) for way in found], seconds=0.05)
         named = [f"{way.name} {rate * batches:.4g}/s" for way, rate in zip(found, rates, strict=True)]
         self._settings["execution_trial"] = ", ".join(named)
         return found[rates.index(max(rates))]

@@ -15,6 +15,7 @@ from layermark.backends.tensorflow.lowering import Style, stored_axes, to_canoni
 from layermark.errors import Unsupported
 from layermark.graph import Graph
 from layermark.spec import Spec
+from layermark.workloads.folding import folded, without_norms
 
 Array = np.ndarray[Any, Any]
 _TYPES = {"32": tf.float32, "16": tf.float16, "bf16": tf.bfloat16}
@@ -44,8 +45,12 @@ class Network:
     """A graph with everything that does not depend on how it is executed."""
 
     def __init__(self, spec: Spec, graph: Graph) -> None:
-        self.graph, self.types = graph, Types.of(spec.precision)
+        self.types = Types.of(spec.precision)
         self.training, self.tuned = spec.mode == "train", spec.formulation == "tuned"
+        self._given = graph
+        # TensorFlow joins a norm with its convolution by itself, but then not also with the sum and the ReLU after it.
+        self._folds = not self.training and spec.precision == "32.32"
+        self.graph = graph = without_norms(graph) if self._folds else graph
         self._axes = {
             f"{node.name}/{name}": stored_axes(node.op, name)
             for node in graph
@@ -66,6 +71,8 @@ class Network:
     def stored(self, weights: Arrays) -> dict[str, Array]:
         """Parameters as the program keeps them."""
         kept = self.types.weight.as_numpy_dtype
+        if self._folds:
+            weights = folded(self._given, weights)[1]
         found = {}
         for name, axes in self._axes.items():
             values = np.asarray(weights[name])
@@ -73,7 +80,7 @@ class Network:
         return found
 
     def canonical(self, stored: Arrays) -> dict[str, Array]:
-        """Parameters in the canonical layout, from what the program keeps."""
+        """Parameters in the canonical layout, from what a training program keeps."""
         found = {}
         for name, axes in self._axes.items():
             values = np.asarray(stored[name]).astype("float32")

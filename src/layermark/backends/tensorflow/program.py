@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from layermark import ops
-from layermark.backends._timing import trial
+from layermark.backends._timing import seconds_of, trial
 from layermark.backends.base import Arrays, OperatorTime, Program, Timeline, live
 from layermark.backends.tensorflow import process
 from layermark.backends.tensorflow.execution import Compiled
@@ -94,20 +94,21 @@ class TensorflowProgram(Program):
 
     def load(self, weights: Arrays) -> None:
         """Set the parameters; a program that holds them as constants is built again if they changed."""
-        way = self._way
-        if way.compiled.frozen and not _equal(self._loaded, weights):
-            way.compiled.close()
+        way, changed = self._way, not _equal(self._loaded, weights)
+        if changed:
             self._loaded = {name: np.array(values) for name, values in weights.items()}
-            self._way = replace(way, compiled=self._compile(xla=way.compiled.name == "xla"))
-        elif not way.compiled.frozen:
+        if not way.compiled.frozen:
             way.compiled.load(self._network.stored(weights))
+        elif changed:
+            way.compiled.close()
+            self._way = replace(way, compiled=self._compile(xla=way.compiled.name == "xla"))
         self._place, self._last = 0, []
         if self._live is not None:
             self._live.rewind()
 
     def weights(self) -> Arrays:
         """The parameters as they are now."""
-        if self._way.compiled.frozen:
+        if not self._network.training:
             return dict(self._loaded)
         return self._network.canonical(self._way.compiled.weights())
 
@@ -230,8 +231,8 @@ class TensorflowProgram(Program):
 
     def _best(self, ways: list[Way]) -> Way:
         batches = self._spec.batches_per_step
-        steps = [partial(self._run, way, batches) for way in ways]
-        rates = self._quietly(lambda: trial(steps))
+        timers = [partial(seconds_of, partial(self._run, way, batches)) for way in ways]
+        rates = self._quietly(lambda: trial(timers))
         named = ", ".join(
             f"{way.name if batches > 1 else way.compiled.name} {rate * batches:.4g}/s"
             for way, rate in zip(ways, rates, strict=True)

@@ -100,18 +100,3 @@ def mostly_fused(graph: Graph) -> bool:
         if isinstance(node.op, ops.Recurrent) and node.op.form == "fused"
     )
     return fused > 0.95 * graph.macs
-
-
-def trial(runners: Sequence[Callable[[int], float]], seconds: float = 0.03, rounds: int = 8) -> list[float]:
-    """Batches per second of each runner (batches in, seconds out): the best of rounds that alternate."""
-    counts = [_batches_within(runner, seconds) for runner in runners]
-    best = [0.0] * len(runners)
-    for _ in range(rounds):
-        for index, runner in enumerate(runners):
-            best[index] = max(best[index], counts[index] / runner(counts[index]))
-    return best
-
-
-def _batches_within(runner: Callable[[int], float], seconds: float) -> int:
-    runner(1)
-    return max(1, round(seconds / max(runner(1), 1e-7)))

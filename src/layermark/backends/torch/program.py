@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from layermark import ops
+from layermark.backends._timing import trial
 from layermark.backends.base import Arrays, OperatorTime, Program, Timeline, live
 from layermark.backends.torch import execution, process
 from layermark.backends.torch.network import Network
@@ -266,7 +267,7 @@ class TorchProgram(Program):
         except Exception as error:  # whatever the compiler raises, eager still runs
             self._settings["execution_trial"] = f"compile failed: {type(error).__name__}: {str(error).splitlines()[0]}"
             return eager
-        rates = execution.trial([functools.partial(self._timed, way) for way in ways])
+        rates = trial([functools.partial(self._timed, way) for way in ways])
         self._settings["execution_trial"] = ", ".join(
             f"{way.name} {rate:.4g}/s" for way, rate in zip(ways, rates, strict=True)
         )

@@ -5,19 +5,33 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from layermark.data.base import BadData, Box, Encoded, Place, Sample, Source, listed
+from layermark.data.base import Array, BadData, Box, Encoded, Place, Sample, Source, listed
 from layermark.data.files import read_all, read_part
 from layermark.data.records import Span
 
 METADATA = "metadata.json"
-_PICTURES = ("jpg", "jpeg")
+TENSOR = "pth"
+FORMATS = {"img": ("jpg", "jpeg"), "tensor": (TENSOR,)}
+"""The kinds of members that a picture may be, by the format that the table of contents names."""
+
+
+@dataclass(frozen=True)
+class Tensor(Encoded):
+    """A picture as a saved tensor of bytes, `[3, height, width]`."""
+
+    def decode(self) -> Array:
+        """Read it as checkpoints are read: by torch's weights-only loader."""
+        from layermark.backends.torch.checkpoint import picture
+
+        return picture(self.data, self.where)
 
 
 class WebDataset(Source):
-    """Members `NAME.jpg` and `NAME.cls`, and `NAME.json` with boxes."""
+    """Members `NAME.jpg` (or `NAME.pth`) and `NAME.cls`, and `NAME.json` with boxes."""
 
     summary = "tar archives train-*.tar and validation-*.tar with a metadata.json"
     rank = 3
@@ -30,8 +44,10 @@ class WebDataset(Source):
     def __init__(self, place: Place) -> None:
         self._paths = list(map(str, listed(place.folder, [f"{place.split}-[0-9]*.tar"])))
         facts = _metadata(place.folder / METADATA)
-        if facts.get("format", "img") != "img":
-            raise BadData(place.folder / METADATA, f"format {facts['format']!r} is not read; expected img (JPEGs)")
+        form = str(facts.get("format", "img"))
+        if form not in FORMATS:
+            raise BadData(place.folder / METADATA, f"format {form!r}: expected {' or '.join(FORMATS)}")
+        self._kinds, self._shaped = FORMATS[form], _cuts(facts, place.split)
         self._samples: list[tuple[int, str, dict[str, Span]]] = []
         for number, path in enumerate(self._paths):
             self._add(number, path, place)
@@ -46,8 +62,9 @@ class WebDataset(Source):
         except (tarfile.TarError, EOFError, OSError) as error:
             place.trouble.report(BadData(path, f"not a whole tar archive: {error}"))
         for stem, parts in samples.items():
-            if not set(parts) & set(_PICTURES) or "cls" not in parts:
-                place.trouble.report(BadData(f"{path}: {stem}", f"expected members jpg and cls, found {sorted(parts)}"))
+            if not set(parts) & set(self._kinds) or "cls" not in parts:
+                reason = f"expected members {self._kinds[0]} and cls, found {sorted(parts)}"
+                place.trouble.report(BadData(f"{path}: {stem}", reason))
             else:
                 self._samples.append((number, stem, parts))
 
@@ -66,9 +83,10 @@ class WebDataset(Source):
         number, stem, parts = self._samples[index]
         path = self._paths[number]
         where = f"{path}: {stem}"
-        picture = next(parts[kind] for kind in _PICTURES if kind in parts)
+        kind = next(kind for kind in self._kinds if kind in parts)
         boxes = _boxes(read_part(path, *parts["json"]), where) if "json" in parts else ()
-        return Encoded(read_part(path, *picture), self._label(path, parts["cls"], where), where, boxes)
+        made = Tensor if kind == TENSOR else Encoded
+        return made(read_part(path, *parts[kind]), self._label(path, parts["cls"], where), where, boxes, self._shaped)
 
     def _label(self, path: str, span: Span, where: str) -> int:
         text = read_part(path, *span)
@@ -104,6 +122,12 @@ def _metadata(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise BadData(path, "expected a JSON object")
     return found
+
+
+def _cuts(facts: dict[str, Any], split: str) -> bool:
+    """Whether pictures were cut to size already: the table of contents lists what was done to those of a split."""
+    done = [each for name, each in facts.items() if "transform" in name and name.startswith(split)]
+    return "crop" in json.dumps(done).lower()
 
 
 def _boxes(data: bytes, where: str) -> tuple[Box, ...]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import time
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from layermark.backends._timing import Timer, seconds_of, trial
 from layermark.errors import Unsupported
 from layermark.graph import Graph
 from layermark.outcome import Verification
@@ -136,19 +138,14 @@ def _best(ways: Mapping[str, Callable[[], Call]]) -> tuple[Call, dict[str, str]]
             broken[name] = error
     if not calls:
         raise next(iter(broken.values()))
-    rates = _trial(calls)
+    rates = dict(zip(calls, trial([_timer(call) for call in calls.values()], rounds=_TRIAL_ROUNDS), strict=True))
     told = [f"{name} {rate:.4g} calls/s" for name, rate in rates.items()]
     told += [f"{name} failed: {type(error).__name__}" for name, error in broken.items()]
     best = max(rates, key=lambda name: rates[name])
     return calls[best], {"execution": best, "execution_trial": ", ".join(told)}
 
 
-def _trial(calls: Mapping[str, Call]) -> dict[str, float]:
-    """Calls per second of each, the best of rounds that alternate."""
-    rates = dict.fromkeys(calls, 0.0)
-    for number in range(1, _TRIAL_ROUNDS + 1):
-        for name, call in calls.items():
-            began = time.perf_counter()
-            call(number)
-            rates[name] = max(rates[name], 1 / (time.perf_counter() - began))
-    return rates
+def _timer(call: Call) -> Timer:
+    """Calls with numbers of their own."""
+    numbers = itertools.count(1)
+    return partial(seconds_of, lambda: call(next(numbers)))
