@@ -13,7 +13,7 @@ from layermark.graph import Graph
 from layermark.ops import Activation, Conv2d, CrossEntropy, Dropout, Norm, Pool, StochasticDepth
 from layermark.registry import modules
 from layermark.spec import Spec
-from layermark.worker.verify import siblings, tolerances
+from layermark.worker.verify import judged, siblings, tolerances
 from layermark.workloads.base import task, workload
 from layermark.workloads.models.base import Model, ModelParams, Net
 
@@ -249,6 +249,23 @@ def test_deep_networks_are_allowed_more():
     assert pytest.approx((2e-4, 2e-3)) == tolerances("32.32", make("resnet50"))
     assert pytest.approx((101 / 25e4, 101 / 25e3)) == tolerances("32.32", make("resnext101"))
     assert (0.5, 0.5) == tolerances("bf16.bf16", make("resnet152"))
+
+
+@pytest.mark.parametrize(
+    ("precision", "partials", "error", "reason"),
+    [
+        ("16.16", "full", 0.09, "--partials half accepts such sums"),
+        ("16.16", "full", 0.9, "wrong result"),
+        ("16.16", "half", 0.09, "wrong result"),
+        ("32.32", "full", 0.09, "computes in another type"),
+        ("16.16", "full", 0.05, ""),
+    ],
+)
+def test_sums_in_sixteen_bits_are_named(precision, partials, error, reason):
+    spec = Spec(workload="mobilenet", backend="null", batch_size=1, precision=precision, partials=partials)
+    found = judged(spec, [("classifier", error, 0.06)])
+    assert reason in found.reason
+    assert found.ok == (reason == "")
 
 
 def test_a_norms_scale_and_shift_are_judged_together():
