@@ -11,9 +11,11 @@ from contract.cases import EVERY_GROUPED, LONG, PICTURES, ROWS, SEQUENCES, SINGL
 from contract.lowerings import LOWERINGS, Tensorflow
 from contract.programs import TENSORFLOW, close, oracle
 from layermark import ops
+from layermark.backends.base import backend
 from layermark.errors import Unsupported
 from layermark.spec import Spec
 from layermark.workloads.base import Task
+from layermark.workloads.base import task as task_of
 
 pytest.importorskip("tensorflow")
 EXECUTIONS = pytest.mark.parametrize("execution", ["function", "xla"])
@@ -40,6 +42,33 @@ def test_rate_and_trip_count_are_arguments(execution: str) -> None:
         program.learning_rate = rate
         program.run(batches)
     assert len(graph.get_operations()) == operations
+
+
+@EXECUTIONS
+@pytest.mark.parametrize("workload", ["lstm", "resnet8-cifar"])
+def test_large_weights_are_variables_that_are_loaded(monkeypatch: Any, execution: str, workload: str) -> None:
+    from layermark.backends.tensorflow import execution as written
+
+    monkeypatch.setattr(written, "_RECURRENT_BYTES", 0)
+    monkeypatch.setattr(written, "_CONSTANT_BYTES", 0)
+    if workload == "lstm":
+        program, task = prepared(workload, execution=execution)
+    else:
+        spec = Spec(workload=workload, backend="tensorflow", batch_size=1, threads=1, execution=execution)
+        task = task_of(spec)
+        program = backend("tensorflow").prepare(spec, task)
+    assert program.settings["weights"] == "variables"
+    program.run(1)
+    first = program.outputs()
+    close(first, oracle(task, 0))
+    other = {name: 1.5 * values for name, values in task.weights().items()}
+    program.load(other)
+    assert all(np.array_equal(values, other[name]) for name, values in program.weights().items())
+    program.run(1)
+    assert any(not np.allclose(values, first[name]) for name, values in program.outputs().items())
+    program.load(task.weights())
+    program.run(1)
+    close(program.outputs(), oracle(task, 0))
 
 
 def test_auto_records_the_trial() -> None:

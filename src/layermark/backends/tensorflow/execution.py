@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
+from layermark import ops
 from layermark.backends.base import Arrays
 from layermark.backends.tensorflow import process
 from layermark.backends.tensorflow.lowering import lower
@@ -19,8 +20,9 @@ v1 = tf.compat.v1
 Tensor = Any
 Step = Callable[..., list[Tensor]]
 
-_CONSTANT_BYTES = 1 << 30
-"""Larger weights are variables in inference too: a graph holds at most 2 GB of constants."""
+_CONSTANT_BYTES, _RECURRENT_BYTES = 1 << 30, 1 << 26
+"""Larger weights are variables in inference too: a graph holds at most 2 GB of constants, and every pass that
+rewrites it copies them. Convolutions gain from constants, which are folded and packed; loops over time hardly do."""
 _GATHERED_BYTES = 1 << 16
 """In a loop, inputs up to this size are copied out of the ring; larger ones are switched between."""
 _NEVER = np.array(np.inf, "float32")
@@ -37,7 +39,7 @@ class Compiled:
         self.name, self._network, self._xla = "xla" if xla else "function", network, xla
         self._style = network.style(xla=xla)
         self._stored = stored
-        self.frozen = not network.training and sum(each.nbytes for each in stored.values()) <= _CONSTANT_BYTES
+        self.frozen = not network.training and sum(each.nbytes for each in stored.values()) <= _most_constants(network)
         self.graph = tf.Graph()
         self._session = v1.Session(graph=self.graph, config=process.session_config(optimise=not xla))
         with self.graph.as_default():
@@ -211,3 +213,8 @@ def _stack(column: Sequence[Array]) -> Array:
 
 def _placeholder(value: Any) -> Tensor:
     return v1.placeholder(tf.as_dtype(value.dtype), value.shape)
+
+
+def _most_constants(network: Network) -> int:
+    recurrent = any(isinstance(node.op, ops.Recurrent) for node in network.graph)
+    return _RECURRENT_BYTES if recurrent else _CONSTANT_BYTES
