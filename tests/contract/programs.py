@@ -40,8 +40,8 @@ class Way:
         return f"{self.backend}-{self.execution}"
 
     def spec(self, workload: str = "dense", **changes: Any) -> Spec:
-        """A small measurement of a layer."""
-        params = SMALL[workload] | changes.pop("params", {})
+        """A small measurement of a layer, or of a model at the size that the changes say."""
+        params = SMALL.get(workload, {}) | changes.pop("params", {})
         facts = {"batch_size": 3, "execution": self.execution, "threads": 1, "learning_rate": 0.5} | changes
         return Spec(workload=workload, backend=self.backend, params=params, **facts)
 

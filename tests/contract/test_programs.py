@@ -228,6 +228,14 @@ def test_several_batches_are_separate_where_the_host_acts_before_each(way: Way, 
         assert program.settings["cache"].startswith("cold")
 
 
+@each_of(WAYS)
+@pytest.mark.parametrize("model", ["mobilenet-v3-small", "resnext14"])
+def test_models_are_what_the_reference_says(way: Way, model: str) -> None:
+    program, task = way.prepared(model, batch_size=1, params={"image_size": (32, 32)})
+    program.run(1)
+    close(program.outputs(), oracle(task, 0), 1e-3)
+
+
 @each_of(RUNTIMES)
 @pytest.mark.parametrize("changes", [{}, {"data": "generated"}, {"cache": "cold"}], ids=str)
 def test_calls_of_one_batch_may_be_joined_unless_the_host_acts_between_them(way: Way, changes: dict[str, Any]) -> None:

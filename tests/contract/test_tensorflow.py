@@ -11,11 +11,9 @@ from contract.cases import EVERY_GROUPED, LONG, PICTURES, ROWS, SEQUENCES, SINGL
 from contract.lowerings import LOWERINGS, Tensorflow
 from contract.programs import TENSORFLOW, close, oracle
 from layermark import ops
-from layermark.backends.base import backend
 from layermark.errors import Unsupported
 from layermark.spec import Spec
 from layermark.workloads.base import Task
-from layermark.workloads.base import task as task_of
 
 pytest.importorskip("tensorflow")
 EXECUTIONS = pytest.mark.parametrize("execution", ["function", "xla"])
@@ -51,12 +49,7 @@ def test_large_weights_are_variables_that_are_loaded(monkeypatch: Any, execution
 
     monkeypatch.setattr(written, "_RECURRENT_BYTES", 0)
     monkeypatch.setattr(written, "_CONSTANT_BYTES", 0)
-    if workload == "lstm":
-        program, task = prepared(workload, execution=execution)
-    else:
-        spec = Spec(workload=workload, backend="tensorflow", batch_size=1, threads=1, execution=execution)
-        task = task_of(spec)
-        program = backend("tensorflow").prepare(spec, task)
+    program, task = prepared(workload, execution=execution, batch_size=1)
     assert program.settings["weights"] == "variables"
     program.run(1)
     first = program.outputs()

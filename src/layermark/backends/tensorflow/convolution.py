@@ -54,6 +54,9 @@ def _depthwise(op: ops.Conv2d, x: Tensor, weight: Tensor) -> Tensor:
     channels = x.shape[3]
     filters = tf.reshape(weight, (*op.kernel, channels, op.filters // channels))
     padding = padding_word(x.shape, op.kernel, op.stride, op.padding, op.dilation)
+    if isinstance(padding, list):
+        # TensorFlow 2.21 aborts when it joins such a convolution with the bias after it.
+        x, padding = tf.pad(x, padding), "VALID"
     return tf.nn.depthwise_conv2d(x, filters, (1, *op.stride, 1), padding, dilations=op.dilation)
 
 
