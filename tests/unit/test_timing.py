@@ -3,8 +3,8 @@
 import time
 from functools import partial
 
-from layermark.backends import _timing
-from layermark.backends._timing import calls_within, seconds_of, trial
+from layermark import timing
+from layermark.timing import calls_within, seconds_of, trial
 
 
 def sleeping(seconds, made=None):
@@ -28,7 +28,7 @@ def test_a_step_longer_than_the_time_is_called_once():
 
 
 def test_long_steps_have_fewer_rounds(monkeypatch):
-    monkeypatch.setattr(_timing, "_ENOUGH_S", 0.02)
+    monkeypatch.setattr(timing, "_ENOUGH_S", 0.02)
     made = []
     trial([sleeping(0.01, made)], seconds=1e-3, rounds=8)
     assert 3 == len(made)

@@ -14,12 +14,12 @@ from onnx import ModelProto, TensorProto, helper
 from layermark import ops
 from layermark.backends._onnx import quantised
 from layermark.backends._onnx.writer import Array, compute_type, input_type, write
-from layermark.backends._timing import Step
 from layermark.backends.base import Arrays, Program, Timeline, live
 from layermark.devices import cpu
 from layermark.errors import Unsupported, UserError
 from layermark.graph import Graph
 from layermark.spec import Spec, types_of
+from layermark.timing import Step
 from layermark.workloads.base import Task
 from layermark.workloads.folding import folded
 

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from layermark.backends._timing import seconds_of, trial
 from layermark.backends.base import Arrays, OperatorTime, Program, Timeline, live
 from layermark.backends.jax import compiled, process
 from layermark.backends.jax.network import Held, Network
 from layermark.devices import cpu
 from layermark.errors import Unsupported, UserError
 from layermark.spec import Spec
+from layermark.timing import seconds_of, trial
 from layermark.workloads.base import Task
 
 EXECUTIONS = ("auto", "jit")

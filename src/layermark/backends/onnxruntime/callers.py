@@ -12,8 +12,8 @@ import numpy as np
 
 from layermark.backends._onnx.program import FILLS, Lap
 from layermark.backends._onnx.writer import Array
-from layermark.backends._timing import Step
 from layermark.backends.base import Timeline
+from layermark.timing import Step
 
 Stamp = tuple[int, int, int]
 """The number of a batch, when it was handed over and when it was done."""

@@ -11,11 +11,11 @@ from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, nu
 from onnxruntime import OrtValue
 
 from layermark.backends._onnx.writer import IR_VERSION, OPSET, Array
-from layermark.backends._timing import Kernel, Step
 from layermark.backends.base import Probe
 from layermark.backends.onnxruntime import process
 from layermark.laws import Shape
 from layermark.spec import Spec
+from layermark.timing import Kernel, Step
 
 SIZES = (1024, 2048)
 

@@ -14,12 +14,12 @@ from onnxruntime import InferenceSession, IOBinding, NodeArg, OrtValue, __versio
 from layermark.backends._onnx import quantised
 from layermark.backends._onnx.program import Lap, OneByOne, OnnxProgram, type_name
 from layermark.backends._onnx.writer import Array, compute_type
-from layermark.backends._timing import Step
 from layermark.backends.base import Arrays, OperatorTime
 from layermark.backends.onnxruntime import process
 from layermark.backends.onnxruntime.callers import Callers, Slot
 from layermark.backends.onnxruntime.types import dequantised, integer_products, require
 from layermark.spec import Spec, types_of
+from layermark.timing import Step
 from layermark.workloads.base import Task
 
 _NUMPY = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}

@@ -14,12 +14,12 @@ import openvino
 from layermark.backends._onnx import quantised
 from layermark.backends._onnx.program import Lap, OnnxProgram
 from layermark.backends._onnx.writer import Array
-from layermark.backends._timing import seconds_of, trial
 from layermark.backends.base import Arrays, OperatorTime
 from layermark.backends.openvino import compiled, ways
 from layermark.backends.openvino.ways import Inputs, Way
 from layermark.errors import Unsupported
 from layermark.spec import Spec, types_of
+from layermark.timing import seconds_of, trial
 from layermark.workloads.base import Task
 
 _WAYS = {"latency": ways.latency, "throughput": ways.throughput}

@@ -14,12 +14,12 @@ import openvino
 
 from layermark.backends._onnx.program import FILLS, Lap, OneByOne
 from layermark.backends._onnx.writer import Array
-from layermark.backends._timing import Step
 from layermark.backends.base import Live, Timeline
 from layermark.backends.openvino import compiled as native
 from layermark.devices import cpu
 from layermark.errors import Unsupported
 from layermark.spec import Spec
+from layermark.timing import Step
 
 BUSY_SHARE = 0.1
 """A thread that used more than this share of the time was busy, as the measuring loop sees it."""

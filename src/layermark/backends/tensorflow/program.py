@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from layermark import ops
-from layermark.backends._timing import seconds_of, trial
 from layermark.backends.base import Arrays, OperatorTime, Program, Timeline, live
 from layermark.backends.tensorflow import process
 from layermark.backends.tensorflow.execution import Compiled
@@ -20,6 +19,7 @@ from layermark.devices import cpu
 from layermark.errors import Unsupported, UserError
 from layermark.graph import Graph
 from layermark.spec import Spec
+from layermark.timing import seconds_of, trial
 from layermark.workloads.base import Task
 
 EXECUTIONS = ("auto", "function", "xla")

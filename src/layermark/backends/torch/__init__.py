@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
+    from layermark.data.base import Array
+
 
 class TorchBackend(Backend):
     """PyTorch on CPU (or CUDA where the build has it): eager or compiled by Inductor."""
@@ -59,6 +61,12 @@ class TorchBackend(Backend):
         from layermark.backends.torch.checkpoint import state_dict
 
         return state_dict(path)
+
+    def read_picture(self, data: bytes, where: str) -> Array:
+        """A picture that was saved as a tensor, through the same loader."""
+        from layermark.backends.torch.checkpoint import picture
+
+        return picture(data, where)
 
     def reference_arrays(self) -> ModuleType | Any:
         """The torch module: float64 arrays with automatic differentiation."""

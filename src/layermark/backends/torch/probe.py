@@ -8,11 +8,11 @@ from functools import cached_property
 
 import torch
 
-from layermark.backends._timing import Kernel, Step
 from layermark.backends.base import Probe
 from layermark.backends.torch import process
 from layermark.backends.torch.network import Types
 from layermark.spec import Spec
+from layermark.timing import Kernel, Step
 
 
 class TorchProbe(Probe):

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from layermark import ops
-from layermark.backends._timing import trial
 from layermark.backends.base import Arrays, OperatorTime, Program, Timeline, live
 from layermark.backends.torch import execution, process
 from layermark.backends.torch.network import Network
 from layermark.devices import cpu
 from layermark.errors import Unsupported
 from layermark.spec import Spec
+from layermark.timing import trial
 from layermark.workloads.base import Task
 
 Step = Callable[..., Any]

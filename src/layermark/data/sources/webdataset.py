@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from layermark import registry
 from layermark.data.base import Array, BadData, Box, Encoded, Place, Sample, Source, listed
 from layermark.data.files import read_all, read_part
 from layermark.data.records import Span
@@ -24,10 +25,9 @@ class Tensor(Encoded):
     """A picture as a saved tensor of bytes, `[3, height, width]`."""
 
     def decode(self) -> Array:
-        """Read it as checkpoints are read: by torch's weights-only loader."""
-        from layermark.backends.torch.checkpoint import picture
-
-        return picture(self.data, self.where)
+        """Read it as checkpoints are read: by torch's weights-only loader, in the process that loads."""
+        found: Array = registry.find("backends", "torch").BACKEND.read_picture(self.data, self.where)
+        return found
 
 
 class WebDataset(Source):

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from layermark.backends._timing import Timer, seconds_of, trial
 from layermark.errors import Unsupported
 from layermark.graph import Graph
 from layermark.outcome import Verification
 from layermark.spec import Spec
+from layermark.timing import Timer, seconds_of, trial
 from layermark.workloads.base import Task, Workload
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""How backends time a few calls of their own: repetitions that last long enough, and trials that take turns."""
+"""How programs time a few calls of their own: repetitions that last long enough, and trials that take turns."""
 
 from __future__ import annotations
 
