@@ -58,7 +58,7 @@ def test_provider_is_recorded() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({}, "no CUDAExecutionProvider here; install onnxruntime-gpu"),
+        ({}, "no device cuda here: this build has no CUDAExecutionProvider"),
         ({"execution": "throughput"}, "has --execution throughput on cpu only"),
         ({"cache": "cold"}, "has --cache cold on cpu only"),
     ],

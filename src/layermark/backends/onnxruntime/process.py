@@ -48,7 +48,7 @@ def provider_of(spec: Spec) -> str:
     """The provider of the device, where this build has it."""
     name, _ = PROVIDERS[spec.device]
     if name not in onnxruntime.get_available_providers():
-        raise Unsupported(f"onnxruntime has no {name} here; install onnxruntime-gpu, or use --device cpu")
+        raise Unsupported(f"onnxruntime has no device {spec.device} here: this build has no {name}")
     return name
 
 
