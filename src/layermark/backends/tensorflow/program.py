@@ -113,10 +113,17 @@ class TensorflowProgram(Program):
         return self._network.canonical(self._way.compiled.weights())
 
     def profile(self, folder: Path, batches: int) -> list[OperatorTime]:
-        """The operators of some batches, and a trace of them."""
+        """The operators of some batches, and a trace of them, in a session of its own.
+
+        The executor learns which operations are cheap, and tells the profiler nothing of those: a fresh one does.
+        """
         from layermark.backends.tensorflow.profile import profiled
 
-        return profiled(lambda: self.run(batches), folder)
+        fresh = replace(self._way, compiled=self._compile(xla=self._way.compiled.name == "xla"))
+        try:
+            return profiled(lambda: self._run(fresh, batches), folder)
+        finally:
+            fresh.compiled.close()
 
     def close(self) -> None:
         """Let go of the session, inputs and outputs."""
