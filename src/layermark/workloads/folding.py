@@ -1,4 +1,4 @@
-"""Batch norms folded into the convolutions and dense layers before them, as an expert does before he infers."""
+"""Batch norms folded into the convolutions and dense layers before them, as an expert does for inference."""
 
 from __future__ import annotations
 

@@ -12,27 +12,13 @@ import tensorflow as tf
 from layermark.backends._trace import Span, by_operator, write_trace
 from layermark.backends.base import OperatorTime
 
-_ATTEMPTS = 3
 _HLO = "hlo_op"
 _EXECUTED = re.compile(r"^[\w./-]+:(_?[A-Z]\w+)$")
 """The graph executor calls its spans `name:Operation`."""
 
 
 def profiled(work: Callable[[], object], folder: Path) -> list[OperatorTime]:
-    """Do the work under the profiler; operators are the executor's, or those of XLA's compiled module.
-
-    Now and then the profiler has nothing of the first few microseconds that it sees: then the work is done again.
-    """
-    spans: list[Span] = []
-    for attempt in range(_ATTEMPTS):
-        spans = _seen(work, folder / str(attempt))
-        if by_operator(spans):
-            break
-    write_trace(spans, folder)
-    return by_operator(spans)
-
-
-def _seen(work: Callable[[], object], folder: Path) -> list[Span]:
+    """Do the work under the profiler; operators are the executor's, or those of XLA's compiled module."""
     options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3, python_tracer_level=0)
     tf.profiler.experimental.start(str(folder), options=options)
     try:
@@ -40,7 +26,9 @@ def _seen(work: Callable[[], object], folder: Path) -> list[Span]:
     finally:
         tf.profiler.experimental.stop()
     (written,) = folder.rglob("*.xplane.pb")
-    return list(_spans(written.read_bytes()))
+    spans = list(_spans(written.read_bytes()))
+    write_trace(spans, folder)
+    return by_operator(spans)
 
 
 def _spans(content: bytes) -> Iterator[Span]:
