@@ -58,3 +58,17 @@ def a_run(*times_ms, **changes):
         "ceiling": CEILING,
     }
     return Run(**(given | changes))
+
+
+def measured(asked):
+    """What a program of the seeds asks for."""
+    return asked.spec, asked.course
+
+
+def other(option):
+    """A command line that gives an option another value than its default."""
+    if option.parse is None:
+        return [option.flag]
+    if option.choices:
+        return [option.flag, next(each for each in reversed(option.choices) if each != option.default)]
+    return [option.flag, str((option.default or 1) + 1)]
