@@ -1,8 +1,9 @@
 """Layermark's programs against programs written by hand.
 
 For every runtime, workload and mode, three processes take turns in blocks: a Layermark worker, the fastest
-hand-written formulation of `native/<runtime>.py`, and ONNX Runtime's. Printed are the ratio of the first two, with
-its interval, and what the second reaches of the third, beside what it once reached (`native/baselines.py`).
+hand-written formulation of `native/<runtime>.py`, and ONNX Runtime's, until the interval of the ratio of the first two
+is narrow or there are pairs enough. Printed are that ratio, and what the second reaches of the third, beside what it
+once reached (`native/baselines.py`).
 """
 
 import argparse
@@ -11,7 +12,7 @@ import sys
 from contextlib import ExitStack, closing
 
 from native.baselines import share_of_onnxruntime
-from sides import Hand, Ours, alternating, compared, in_turn, words
+from sides import Hand, Ours, alternating, compared, in_turn, narrow, words
 
 from layermark.axes import expand
 from layermark.errors import Unsupported
@@ -56,10 +57,12 @@ def measured(backend, workload, mode, args):
         yardstick = onnxruntime(stack, backend, workload, hand)
         sides = [ours, hand] + [yardstick] * (yardstick not in (None, hand))
         pairs, reference = [], []
-        for mine, theirs in alternating(ours, hand, sides[2:], args.pairs, args.block):
+        for mine, theirs in alternating(ours, hand, sides[2:], args.most, args.block):
             pairs.append((mine, theirs))
-            if yardstick is not None and len(pairs) % 4 == 1:
+            if yardstick is not None and len(pairs) % 8 == 1:
                 reference.append(theirs if yardstick is hand else in_turn(yardstick, sides, args.block))
+            if len(pairs) >= args.pairs and len(pairs) % 4 == 0 and narrow(pairs, args.width):
+                break
         return ours, hand, pairs, reference
 
 
@@ -116,7 +119,9 @@ def main():
     parser.add_argument("--runtimes", type=words(RUNTIMES), default=RUNTIMES, help="comma list")
     parser.add_argument("--workloads", type=words(WORKLOADS), default=WORKLOADS, help="comma list")
     parser.add_argument("--modes", type=words(("infer", "train")), default=("infer", "train"), help="comma list")
-    parser.add_argument("--pairs", type=int, default=20, help="blocks of each side")
+    parser.add_argument("--pairs", type=int, default=20, help="blocks of each side, at least")
+    parser.add_argument("--most", type=int, default=120, help="blocks of each side, at most")
+    parser.add_argument("--width", type=float, default=0.03, help="of the interval that is narrow enough")
     parser.add_argument("--block", type=float, default=0.25, help="seconds of a block")
     args = parser.parse_args()
     print(HEADER)

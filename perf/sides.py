@@ -79,6 +79,12 @@ def alternating(ours, hand, others, pairs, seconds):
         yield found[ours], found[hand]
 
 
+def narrow(pairs, width):
+    """Whether the ratio is known well enough, wherever it lies: to stop when one likes it would be to choose it."""
+    _, low, high = interval(*zip(*pairs, strict=True))
+    return high - low <= width
+
+
 def compared(pairs, *, surely=True):
     """What Layermark reaches of the program by hand, as text, and whether that is enough: surely, or by the median."""
     mine, theirs = zip(*pairs, strict=True)
