@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -148,6 +149,13 @@ def test_tuned_grouped_convolutions_are_shifted_products_on_xla(each: Case) -> N
     task = Task(each.graph, 7, 1)
     _, _, kernels = LOWERINGS["tensorflow-xla"].run(task, formulation="tuned")  # type: ignore[attr-defined]
     assert kernels == {"b0/the-op": "taps"}
+
+
+def test_sums_and_activations_are_joined_with_the_convolutions_before_them(tmp_path: Path) -> None:
+    program, _ = prepared("resnet8-cifar", execution="function", batch_size=1)
+    operators = {each.operator for each in program.profile(tmp_path, 1)}
+    assert any("FusedConv2D" in name for name in operators)
+    assert not operators & {"AddV2", "Relu", "BiasAdd", "FusedBatchNormV3"}
 
 
 def test_node_names_are_in_the_native_graph() -> None:

@@ -235,7 +235,8 @@ def _activation(op: ops.Activation, site: Site) -> Tensor:
 def _pool(op: ops.Pool, site: Site) -> Tensor:
     x, word = site.x, convolution.padding_word(site.x.shape, op.kernel, op.stride, op.padding)
     function = tf.nn.max_pool2d if op.kind == "max" else tf.nn.avg_pool2d
-    if isinstance(word, str):
+    # XLA takes no numbers, nor do averages; the gradient kernel does, but is three times as slow with them.
+    if isinstance(word, str) or (op.kind == "max" and not site.style.xla and not site.style.training):
         return function(x, op.kernel, op.stride, word)
     fill = x.dtype.min if op.kind == "max" else 0
     y = function(tf.pad(x, word, constant_values=fill), op.kernel, op.stride, "VALID")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 v1 = tf.compat.v1
 
@@ -32,7 +33,10 @@ def session_config(*, optimise: bool) -> Any:
     optimises by itself, and cannot compile some of what the rewriter puts in.
     """
     config = v1.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=threads())
-    config.graph_options.rewrite_options.disable_meta_optimizer = not optimise
+    rewriting = config.graph_options.rewrite_options
+    rewriting.disable_meta_optimizer = not optimise
+    # Otherwise the rewriter takes no shape of a feed for granted, and then joins no sum with the convolution before it.
+    rewriting.remapping = RewriterConfig.AGGRESSIVE
     return config
 
 
