@@ -1,9 +1,9 @@
 """Layermark's programs against programs written by hand.
 
 For every runtime, workload and mode, three processes take turns in blocks: a Layermark worker, the fastest
-hand-written formulation of `native/<runtime>.py`, and ONNX Runtime's, until the interval of the ratio of the first two
-is narrow or there are pairs enough. Printed are that ratio, and what the second reaches of the third, beside what it
-once reached (`native/baselines.py`).
+hand-written formulation of `native/<runtime>.py`, and the plainest of ONNX Runtime, until the interval of the ratio of
+the first two is narrow or there are pairs enough. Printed are that ratio, and what the second reaches of the third,
+beside what it once reached (`native/baselines.py`).
 """
 
 import argparse
@@ -12,6 +12,7 @@ import sys
 from contextlib import ExitStack, closing
 
 from native.baselines import share_of_onnxruntime
+from native.serve import PLAINEST
 from sides import Hand, Ours, alternating, compared, in_turn, narrow, words
 
 from layermark.axes import expand
@@ -54,13 +55,13 @@ def measured(backend, workload, mode, args):
         if ours is None:
             return None
         hand = stack.enter_context(closing(hand_written(spec)))
-        yardstick = onnxruntime(stack, backend, workload, hand)
-        sides = [ours, hand] + [yardstick] * (yardstick not in (None, hand))
+        yardstick = None if workload == "hmc" else stack.enter_context(closing(plain_onnxruntime(workload)))
+        sides = [ours, hand] + [yardstick] * (yardstick is not None)
         pairs, reference = [], []
         for mine, theirs in alternating(ours, hand, sides[2:], args.most, args.block):
             pairs.append((mine, theirs))
             if yardstick is not None and len(pairs) % 8 == 1:
-                reference.append(theirs if yardstick is hand else in_turn(yardstick, sides, args.block))
+                reference.append(in_turn(yardstick, sides, args.block))
             if len(pairs) >= args.pairs and len(pairs) % 4 == 0 and narrow(pairs, args.width):
                 break
         return ours, hand, pairs, reference
@@ -71,13 +72,9 @@ def hand_written(spec):
     return Hand(spec, f"native.{spec.backend}", spec.workload, spec.mode)
 
 
-def onnxruntime(stack, backend, workload, hand):
-    """The hand-written program on ONNX Runtime, where it has one."""
-    if workload == "hmc":
-        return None
-    if backend == "onnxruntime":
-        return hand
-    return stack.enter_context(closing(hand_written(spec_of("onnxruntime", workload, "infer"))))
+def plain_onnxruntime(workload):
+    """The program behind ONNX Runtime's figures in `native/baselines.py`: its own operator, NumPy in and out."""
+    return Hand(spec_of("onnxruntime", workload, "infer"), "native.onnxruntime", workload, "infer", PLAINEST)
 
 
 def spec_of(backend, workload, mode):
