@@ -25,7 +25,9 @@ WORKLOADS = ("dense", "conv", "grouped_conv", "rnn", "gru", "lstm", "lstm_multi"
 FORMULATIONS = ("library", "tuned")
 WITHIN = 0.85
 """Of the share of ONNX Runtime that was reached before."""
-TRIALS = 3
+COPIES = 4
+"""Of both programs, which take turns: where in memory one lies decides about 5 % of a small layer."""
+TRIALS = 4
 """Blocks of each of Layermark's formulations before one is chosen."""
 
 
@@ -34,7 +36,7 @@ def hired(crew, spec):
     found = []
     for formulation in FORMULATIONS:
         try:
-            found.append(Ours(crew, spec.replace(formulation=formulation)))
+            found.append(Ours(crew, spec.replace(formulation=formulation), COPIES))
         except Unsupported:
             continue
     if len(found) > 1:
@@ -69,7 +71,7 @@ def measured(backend, workload, mode, args):
 
 def hand_written(spec):
     """The formulations of `native/<runtime>.py`."""
-    return Hand(spec, f"native.{spec.backend}", spec.workload, spec.mode)
+    return Hand(spec, f"native.{spec.backend}", spec.workload, spec.mode, copies=COPIES)
 
 
 def plain_onnxruntime(workload):

@@ -1,6 +1,7 @@
 """The two sides of a comparison with programs written by hand: a Layermark worker, and a process of `native/`."""
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -20,8 +21,8 @@ GOAL = 0.97
 class Hand:
     """A process that runs the formulations of a module of `native/`."""
 
-    def __init__(self, spec, module, *arguments):
-        command = [sys.executable, "-m", module, *map(str, arguments)]
+    def __init__(self, spec, module, workload, setting, *wish, copies=1):
+        command = [sys.executable, "-m", module, *map(str, (workload, setting, copies, *wish))]
         environment = {**os.environ, **worker_environment(spec)}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
         self._process = subprocess.Popen(command, env=environment, cwd=Path(__file__).parent, **pipes)
@@ -48,12 +49,15 @@ class Hand:
 
 
 class Ours:
-    """A worker with a Layermark program in it."""
+    """A worker with a Layermark program in it, or copies of one that take turns."""
 
-    def __init__(self, crew, spec):
+    def __init__(self, crew, spec, copies=1):
         self.worker = crew.hire(worker_environment(spec))
         self.pid = self.worker.pid
         self.settings = self.worker.call("prepare", PATIENCE_S, spec=spec.to_json())["settings"]
+        for _ in range(copies - 1):
+            self.worker.call("copy", PATIENCE_S)
+        self._turns = itertools.cycle(range(copies))
         fault = self.worker.call("warm_up", PATIENCE_S).get("fault")
         if fault:
             sys.exit(f"{spec.backend} {spec.workload}: {fault}")
@@ -61,7 +65,7 @@ class Ours:
 
     def rate(self, seconds):
         """Batches per second of one block."""
-        block = self.worker.call("measure", PATIENCE_S, seconds=seconds, min_steps=1)
+        block = self.worker.call("measure", PATIENCE_S, seconds=seconds, min_steps=1, copy=next(self._turns))
         return block["batches"] / statistics.median(block["samples_ns"]) * 1e9
 
 
