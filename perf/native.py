@@ -119,9 +119,9 @@ def main():
     parser.add_argument("--workloads", type=words(WORKLOADS), default=WORKLOADS, help="comma list")
     parser.add_argument("--modes", type=words(("infer", "train")), default=("infer", "train"), help="comma list")
     parser.add_argument("--pairs", type=int, default=20, help="blocks of each side, at least")
-    parser.add_argument("--most", type=int, default=120, help="blocks of each side, at most")
+    parser.add_argument("--most", type=int, default=160, help="blocks of each side, at most")
     parser.add_argument("--width", type=float, default=0.03, help="of the interval that is narrow enough")
-    parser.add_argument("--block", type=float, default=0.25, help="seconds of a block")
+    parser.add_argument("--block", type=float, default=0.08, help="seconds of a block")
     args = parser.parse_args()
     print(HEADER)
     missed = 0

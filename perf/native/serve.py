@@ -3,8 +3,8 @@
 One line of JSON in, one out. Every module of a runtime ends with `serve(make)`, where `make(workload, mode)`
 gives the formulations by name, the plainest first: functions without arguments that build a list of steps, one for each
 input of the ring. A step returns when its work is done. The fastest formulation in a short trial is the one that stays,
-or the plainest if that is what was asked for. It is built as often as wanted and the copies take turns: the same program
-at another place in memory may be 5 % faster or slower.
+or the plainest if that is what was asked for. It is built as often as wanted and the copies take turns, since the same
+program at another place in memory may be 5 % faster or slower.
 """
 
 import gc

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -36,9 +37,8 @@ class JaxChain(Lowering):
 
     def __init__(self, spec: Spec, params: HmcParams) -> None:
         tuned = spec.formulation == "tuned"
-        self._seed = np.uint32(spec.seed % 2**32)
-        chain = jax.jit(tuned_chain(params) if tuned else library_chain(params))
-        self._call, told = chosen(spec, {"jit": lambda: lambda number: chain(self._seed, np.uint32(number))})
+        chain = jax.jit(partial(tuned_chain(params) if tuned else library_chain(params), np.uint32(spec.seed % 2**32)))
+        self._call, told = chosen(spec, {"jit": lambda: lambda number: chain(np.uint32(number))})
         self._call(0).block_until_ready()
         self._settings = told | {
             "formulation": spec.formulation,
