@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from layermark import registry
 from layermark.errors import Unsupported, UserError
@@ -21,16 +22,48 @@ if TYPE_CHECKING:
     import numpy as np
 
 Arrays = Mapping[str, "np.ndarray[Any, Any]"]
+Clock = Callable[[], int]
+Result = TypeVar("Result")
 
 
 class Timeline(NamedTuple):
     """When each batch was handed over and when it was done, in nanoseconds of the program's clock.
 
-    A runtime that cannot tell for every batch of a call gives one entry for the call.
+    A runtime that cannot tell for every batch of a call gives one entry for the call. Of many short batches only
+    some are watched.
     """
 
     handed_over: Sequence[int]
     done: Sequence[int]
+
+
+_SHORT_NS, _MANY, _UNWATCHED = 100_000, 64, 10
+"""Between two that are watched there are so many others of many short batches. With their neighbour they are a prime
+number, so that every input of a ring is watched in its turn."""
+
+
+def one_by_one(calls: Iterator[Callable[[], Result]], batches: int, clock: Clock) -> tuple[Timeline, Result]:
+    """Run the next batches, each of which is done when its call returns; answers the result of the last, too.
+
+    To look at the clock between two calls costs both of them half a microsecond, 3 % of a small layer. Every result is
+    let go before the next call, so that the next may lie where it lay, in the cache.
+    """
+    handed_over: list[int] = []
+    done: list[int] = []
+    skipped, left = 0, batches
+    while True:
+        for call in itertools.islice(calls, skipped):
+            call()
+        call = next(calls)
+        handed_over.append(clock())
+        result = call()
+        done.append(clock())
+        left -= skipped + 1
+        if left < 1:
+            return Timeline(handed_over, done), result
+        del result
+        if batches > _MANY and done[0] - handed_over[0] < _SHORT_NS:
+            skipped = min(_UNWATCHED, left - 1)
 
 
 class OperatorTime(NamedTuple):
@@ -48,7 +81,7 @@ TRACE_FILE = "trace.json"
 class Program(ABC):
     """A prepared network. It walks a ring of inputs and never waits for anybody inside a call."""
 
-    clock: Callable[[], int] = staticmethod(time.perf_counter_ns)
+    clock: Clock = staticmethod(time.perf_counter_ns)
     clock_name: ClassVar[str] = "perf_counter"
     learning_rate: float = 0.0
 

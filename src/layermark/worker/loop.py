@@ -124,7 +124,7 @@ class Loop:
 
     def _timed(self, wanted_ns: int, min_steps: int) -> tuple[list[int], list[int]]:
         clock, calls = self._clock, self._calls
-        needed, stride = math.ceil(min_steps / (calls * self._steps)), max(1, calls // _KEPT_OF_A_SAMPLE)
+        needed = math.ceil(min_steps / (calls * self._steps))
         samples: list[int] = []
         timelines: list[Timeline] = []
         total = 0
@@ -133,15 +133,17 @@ class Loop:
             made = self._run(calls)
             samples.append(clock() - began)
             total += samples[-1]
-            timelines += _thinned(made, stride)
+            timelines += _thinned(made)
         return samples, latencies_of(timelines)
 
 
-def _thinned(timelines: list[Timeline], stride: int) -> list[Timeline]:
+def _thinned(timelines: list[Timeline]) -> list[Timeline]:
     """Of many calls some, or of one call some batches."""
     if len(timelines) > 1:
-        return timelines[::stride]
-    return [Timeline(*(each[::stride] for each in timelines[0]))]
+        return timelines[:: max(1, len(timelines) // _KEPT_OF_A_SAMPLE)]
+    (only,) = timelines
+    stride = max(1, len(only.done) // _KEPT_OF_A_SAMPLE)
+    return [Timeline(*(each[::stride] for each in only))]
 
 
 def latencies_of(timelines: list[Timeline]) -> list[int]:

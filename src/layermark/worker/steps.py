@@ -43,11 +43,12 @@ def timed_call(program: Program, batches: int, calls: int = 1, stream: Stream | 
 
 
 def _latencies(timelines: list[Timeline], batches: int, taken: list[int]) -> list[int]:
-    """Hand-over to result of every batch. Waiting for pictures is no part of it: they are handed over once loaded."""
+    """Hand-over to result of batches. Waiting for pictures is no part of it: they are handed over once loaded."""
     done = [each for timeline in timelines for each in timeline.done]
-    # A loop inside the runtime gives one entry for the whole call, which is no latency of a batch.
-    if len(done) != batches:
-        return []
+    if len(done) < batches:
+        # A loop inside the runtime gives one entry for the whole call, which is no latency of a batch.
+        alone = len(done) > len(timelines) and not taken
+        return latencies_of(timelines) if alone else []
     return latencies_of([Timeline(taken, done)] if len(taken) == batches else timelines)
 
 

@@ -14,7 +14,7 @@ from onnx import ModelProto, TensorProto, helper
 from layermark import ops
 from layermark.backends._onnx import quantised
 from layermark.backends._onnx.writer import Array, compute_type, input_type, write
-from layermark.backends.base import Arrays, Program, Timeline, live
+from layermark.backends.base import Arrays, Program, Timeline, live, one_by_one
 from layermark.devices import cpu
 from layermark.errors import Unsupported, UserError
 from layermark.graph import Graph
@@ -74,17 +74,11 @@ class OneByOne(Lap):
         return self._evictor is None
 
     def run(self, batches: int) -> Timeline:
-        """One stamp ends a batch and begins the next."""
+        """Run the next batches, after something else has filled the caches if there is an evictor."""
         self._done += batches
         if self._evictor is not None:
             return self._run_cold(batches, self._evictor)
-        clock = time.perf_counter_ns
-        stamps = [clock()]
-        stamp = stamps.append
-        for step in itertools.islice(self._ring, batches):
-            step()
-            stamp(clock())
-        return Timeline(stamps[:-1], stamps[1:])
+        return one_by_one(self._ring, batches, time.perf_counter_ns)[0]
 
     def _run_cold(self, batches: int, evictor: Array) -> Timeline:
         handed_over, done = [], []

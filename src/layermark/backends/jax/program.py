@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from layermark.backends.base import Arrays, OperatorTime, Program, Timeline, live
+from layermark.backends.base import Arrays, OperatorTime, Program, Timeline, live, one_by_one
 from layermark.backends.jax import compiled, process
 from layermark.backends.jax.network import Held, Network
 from layermark.devices import cpu
@@ -119,17 +120,11 @@ class JaxProgram(Program):
 
         Calls are synchronous here: asking whether the result is there would cost another microsecond.
         """
-        clock, calls, place = self.clock, self._calls, self._position
-        self._last = ()  # so that the next result may lie where this one lay, in the cache
-        stamps, result = [clock()], self._last
-        stamp, following = stamps.append, self._following
-        for _ in range(batches):
-            result = ()
-            result = calls[place]()
-            stamp(clock())
-            place = following[place]
-        self._position, self._last = place, result
-        return Timeline(stamps[:-1], stamps[1:])
+        self._last = ()
+        ring = itertools.islice(itertools.cycle(self._calls), self._position, None)
+        timeline, self._last = one_by_one(ring, batches, self.clock)
+        self._position = (self._position + batches) % self._spec.ring
+        return timeline
 
     def _train_warm(self, batches: int) -> Timeline:
         """The same in training: every step gives the parameters of the next."""

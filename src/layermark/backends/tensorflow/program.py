@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from layermark import ops
-from layermark.backends.base import Arrays, OperatorTime, Program, Timeline, live
+from layermark.backends.base import Arrays, OperatorTime, Program, Timeline, live, one_by_one
 from layermark.backends.tensorflow import process
 from layermark.backends.tensorflow.execution import Compiled
 from layermark.backends.tensorflow.network import Array, Network, aligned
@@ -141,17 +142,13 @@ class TensorflowProgram(Program):
     def _run_separately(self, compiled: Compiled, batches: int) -> Timeline:
         if not self._can_loop:
             return self._run_prepared(compiled, batches)
-        clock, calls, rate, place = self.clock, compiled.calls, self._rate(), self._place
-        self._last, following = [], self._following
-        stamps, result = [clock()], self._last
-        stamp = stamps.append
-        for _ in range(batches):
-            result = []  # so that the next may lie where this one lay, in the cache
-            result = calls[place](*rate)
-            stamp(clock())
-            place = following[place]
-        self._place, self._last = place, result
-        return Timeline(stamps[:-1], stamps[1:])
+        calls, rate = compiled.calls, self._rate()
+        bound = [partial(call, *rate) for call in calls] if rate else calls
+        self._last = []
+        ring = itertools.islice(itertools.cycle(bound), self._place, None)
+        timeline, self._last = one_by_one(ring, batches, self.clock)
+        self._place = (self._place + batches) % len(calls)
+        return timeline
 
     def _run_prepared(self, compiled: Compiled, batches: int) -> Timeline:
         """Batches before each of which the host has something to do."""

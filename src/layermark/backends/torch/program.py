@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from layermark import ops
-from layermark.backends.base import Arrays, OperatorTime, Program, Timeline, live
+from layermark.backends.base import Arrays, OperatorTime, Program, Timeline, live, one_by_one
 from layermark.backends.torch import execution, process
 from layermark.backends.torch.network import Network
 from layermark.devices import cpu
@@ -43,6 +43,7 @@ class TorchProgram(Program):
         self._wait = process.waiter(spec.device)
         self._context, self._entered = self._chosen_context(), False
         self._last: Any = None
+        self._ring: Iterator[Callable[[], Any]] = iter(())
         self._evictor = torch.zeros(cpu.evicted_bytes() // 4) if spec.cache == "cold" else None
         self.host = [self._network.feed(task.batch(index)) for index in range(spec.ring)]
         self._live = live(task, "NHWC" if self._network.channels_last else "NCHW", self._network.feed)
@@ -70,17 +71,18 @@ class TorchProgram(Program):
         return dict(self._settings)
 
     def run(self, batches: int) -> Timeline:
-        """Run the next batches; one stamp ends a batch and begins the next."""
+        """Run the next batches."""
         if not self._entered:
             with self.running():
                 return self.run(batches)
         if self._evictor is not None:
             return self._run_cold(batches, self._evictor)
-        stamps = self._run_warm(batches)
+        self._last = None
+        timeline, self._last = one_by_one(self._ring, batches, self.clock)
         if self._wait is not None:
             self._wait()
-            return Timeline([stamps[0]], [self.clock()])
-        return Timeline(stamps[:-1], stamps[1:])
+            return Timeline(timeline.handed_over[:1], [self.clock()])
+        return timeline
 
     @property
     def seamless(self) -> bool:
@@ -124,36 +126,29 @@ class TorchProgram(Program):
     def close(self) -> None:
         """Let go of weights, inputs and outputs."""
         self._last, self._evictor, self.host, self._resident, self._buffers = None, None, [], [], []
-
-    def _run_warm(self, batches: int) -> list[int]:
-        """Every result is let go before the next call, so that the next may lie where it lay, in the cache."""
-        clock, step, result = self.clock, self._step, None
-        self._last = None
-        stamps = [clock()]
-        stamp = stamps.append
-        for inputs in itertools.islice(self._ring, batches):
-            result = None
-            result = step(*inputs)
-            stamp(clock())
-        self._last = result
-        return stamps
+        self._ring = iter(())
 
     def _run_cold(self, batches: int, evictor: Tensor) -> Timeline:
         """Overwrite the caches before every batch, outside the time that the batch is charged with."""
         handed_over, done = [], []
-        for inputs in itertools.islice(self._ring, batches):
+        for call in itertools.islice(self._ring, batches):
             evictor.add_(1)
             handed_over.append(self.clock())
-            self._last = self._step(*inputs)
+            self._last = call()
             done.append(self.clock())
         return Timeline(handed_over, done)
 
     def _rewind(self) -> None:
         if self._live is not None:
             self._live.rewind()
-        ring: list[Iterable[Tensor]] = [self._live] if self._live else [*(self._resident or self.host)]
-        self._ring: Iterator[Iterable[Tensor]] = itertools.cycle(ring)
+        self._bind()
         self._last = None
+
+    def _bind(self) -> None:
+        """The calls of the ring, from its first input on."""
+        step, loaded = self._step, self._live
+        calls = [functools.partial(step, *each) for each in self.inputs]
+        self._ring = itertools.cycle(calls if loaded is None else [lambda: step(*loaded)])
 
     def _make_resident(self) -> list[tuple[Tensor, ...]]:
         if self._spec.data != "synthetic":
@@ -182,6 +177,7 @@ class TorchProgram(Program):
         self._way = way
         self._step = self._feeding(self._training(way.forward) if self._network.training else way.forward)
         way.enter()
+        self._bind()
 
     def _feeding(self, step: Step) -> Step:
         if self._resident:
