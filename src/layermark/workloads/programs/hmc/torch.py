@@ -135,8 +135,8 @@ def transition(x: Tensor, momentum: Tensor, uniform: Tensor, params: HmcParams) 
 
 
 def _kicked(momentum: Tensor, x: Tensor, step: float) -> Tensor:
-    """The momentum after `step` times the gradient -1 - 2 x."""
-    return torch.add(momentum, x, alpha=-2 * step) - step
+    """The momentum after `step` times the gradient -1 - 2 x; what does not wait for x comes first."""
+    return torch.add(momentum - step, x, alpha=-2 * step)
 
 
 def log_density(x: Tensor) -> Tensor:
