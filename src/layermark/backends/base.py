@@ -38,8 +38,8 @@ class Timeline(NamedTuple):
 
 
 _SHORT_NS, _MANY, _UNWATCHED = 100_000, 64, 10
-"""Between two that are watched there are so many others of many short batches. With their neighbour they are a prime
-number, so that every input of a ring is watched in its turn."""
+"""Of more than so many batches, each shorter than that, only every eleventh is watched. Eleven is prime, so every input
+of a ring (but one of eleven) is watched in its turn."""
 
 
 def one_by_one(calls: Iterator[Callable[[], Result]], batches: int, clock: Clock) -> tuple[Timeline, Result]:
