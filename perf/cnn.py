@@ -1,14 +1,14 @@
 """Layermark's CNN programs against networks written by hand, one after the other on every runtime.
 
 Two processes take turns in blocks: a Layermark worker with the model, and the fastest formulation of
-`native/cnns/<runtime>.py`. Printed is the ratio of their rates, with its interval.
+`native/cnns/<runtime>.py`, until the interval of the ratio of their rates is narrow or there are pairs enough. Printed
+is that ratio.
 """
 
-import argparse
 import sys
 from contextlib import closing
 
-from sides import Hand, Ours, alternating, compared, words
+from sides import Hand, Ours, alternating, asked, compared, settled
 
 from layermark.axes import expand
 from layermark.launch.process import Crew
@@ -26,7 +26,11 @@ def measured(backend, model, batch, args):
     with Crew() as crew:
         ours = Ours(crew, spec)
         with closing(Hand(spec, f"native.cnns.{backend}", model, batch)) as hand:
-            pairs = list(alternating(ours, hand, [], args.pairs, args.block))
+            pairs = []
+            for pair in alternating(ours, hand, [], args.most, args.block):
+                pairs.append(pair)
+                if settled(pairs, args):
+                    break
     text, reached = compared(pairs, surely=False)
     print(f"{backend:12}{model:18}{batch:>5}{text}  {ours.name} / {hand.name}", flush=True)
     return reached
@@ -34,16 +38,12 @@ def measured(backend, model, batch, args):
 
 def main():
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runtimes", type=words(RUNTIMES), default=RUNTIMES, help="comma list")
-    parser.add_argument("--models", type=words(MODELS), default=MODELS, help="comma list")
-    parser.add_argument("--batches", type=words(("1", "16")), default=("1", "16"), help="comma list")
-    parser.add_argument("--pairs", type=int, default=8, help="blocks of each side")
-    parser.add_argument("--block", type=float, default=1.0, help="seconds of a block")
-    args = parser.parse_args()
+    args = asked(
+        __doc__, pairs=12, most=40, width=0.03, block=0.3, runtimes=RUNTIMES, models=MODELS, batches=("1", "16")
+    )
     print(f"{'runtime':12}{'model':18}{'batch':>5}{'batches/s':>10}  {'Layermark / by hand':31}programs")
-    asked = [(backend, model, batch) for backend in args.runtimes for model in args.models for batch in args.batches]
-    reached = [measured(backend, model, batch, args) for backend, model, batch in asked]
+    rows = [(backend, model, batch) for backend in args.runtimes for model in args.models for batch in args.batches]
+    reached = [measured(backend, model, batch, args) for backend, model, batch in rows]
     return int(not all(reached))
 
 

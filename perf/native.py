@@ -6,14 +6,13 @@ the first two is narrow or there are pairs enough. Printed are that ratio, and w
 beside what it once reached (`native/baselines.py`).
 """
 
-import argparse
 import statistics
 import sys
 from contextlib import ExitStack, closing
 
 from native.baselines import share_of_onnxruntime
 from native.serve import PLAINEST
-from sides import Hand, Ours, alternating, compared, in_turn, narrow, words
+from sides import Hand, Ours, alternating, asked, compared, in_turn, settled
 
 from layermark.axes import expand
 from layermark.errors import Unsupported
@@ -64,7 +63,7 @@ def measured(backend, workload, mode, args):
             pairs.append((mine, theirs))
             if yardstick is not None and len(pairs) % 8 == 1:
                 reference.append(in_turn(yardstick, sides, args.block))
-            if len(pairs) >= args.pairs and len(pairs) % 4 == 0 and narrow(pairs, args.width):
+            if settled(pairs, args):
                 break
         return ours, hand, pairs, reference
 
@@ -114,15 +113,16 @@ def modes_of(backend, workload, wanted):
 
 def main():
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runtimes", type=words(RUNTIMES), default=RUNTIMES, help="comma list")
-    parser.add_argument("--workloads", type=words(WORKLOADS), default=WORKLOADS, help="comma list")
-    parser.add_argument("--modes", type=words(("infer", "train")), default=("infer", "train"), help="comma list")
-    parser.add_argument("--pairs", type=int, default=20, help="blocks of each side, at least")
-    parser.add_argument("--most", type=int, default=160, help="blocks of each side, at most")
-    parser.add_argument("--width", type=float, default=0.03, help="of the interval that is narrow enough")
-    parser.add_argument("--block", type=float, default=0.08, help="seconds of a block")
-    args = parser.parse_args()
+    args = asked(
+        __doc__,
+        pairs=20,
+        most=240,
+        width=0.02,
+        block=0.08,
+        runtimes=RUNTIMES,
+        workloads=WORKLOADS,
+        modes=("infer", "train"),
+    )
     print(HEADER)
     missed = 0
     for backend in args.runtimes:

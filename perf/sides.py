@@ -83,10 +83,12 @@ def alternating(ours, hand, others, pairs, seconds):
         yield found[ours], found[hand]
 
 
-def narrow(pairs, width):
+def settled(pairs, args):
     """Whether the ratio is known well enough, wherever it lies: to stop when one likes it would be to choose it."""
+    if len(pairs) < args.pairs or len(pairs) % 4:
+        return False
     _, low, high = interval(*zip(*pairs, strict=True))
-    return high - low <= width
+    return high - low <= args.width
 
 
 def compared(pairs, *, surely=True):
@@ -98,7 +100,19 @@ def compared(pairs, *, surely=True):
     return text, reached
 
 
-def words(known):
+def asked(doc, pairs, most, width, block, **lists):
+    """The options of a table: what its rows are, each a comma list of known words, and how long to compare."""
+    parser = argparse.ArgumentParser(description=doc)
+    for name, known in lists.items():
+        parser.add_argument(f"--{name}", type=_words(known), default=known, help=f"some of {','.join(known)}")
+    parser.add_argument("--pairs", type=int, default=pairs, help="blocks of each side, at least")
+    parser.add_argument("--most", type=int, default=most, help="blocks of each side, at most")
+    parser.add_argument("--width", type=float, default=width, help="of the interval that is narrow enough")
+    parser.add_argument("--block", type=float, default=block, help="seconds of a block")
+    return parser.parse_args()
+
+
+def _words(known):
     """A comma list of known words."""
 
     def read(text):
