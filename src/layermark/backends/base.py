@@ -37,7 +37,7 @@ class Timeline(NamedTuple):
     done: Sequence[int]
 
 
-_SHORT_NS, _MANY, _UNWATCHED = 100_000, 64, 10
+_SHORT_NS, _MANY, _UNWATCHED = 200_000, 64, 10
 """Of more than so many batches, each shorter than that, only every eleventh is watched. Eleven is prime, so every input
 of a ring (but one of eleven) is watched in its turn."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from layermark.backends.base import Arrays, Program, Timeline
+from layermark.backends.base import Arrays, Program, Timeline, one_by_one
 from layermark.workloads.programs.base import Lowering
 
 
@@ -14,7 +16,7 @@ class CallProgram(Program):
 
     def __init__(self, lowering: Lowering) -> None:
         self._lowering = lowering
-        self._number = 0
+        self._calls = self._from_the_first()
         self._last: Any = None
 
     @property
@@ -22,17 +24,16 @@ class CallProgram(Program):
         """What was built."""
         return self._lowering.settings
 
+    @property
+    def seamless(self) -> bool:
+        """Yes: a call returns when its work is done."""
+        return True
+
     def run(self, batches: int) -> Timeline:
-        """Make the next calls and wait for the last; a runtime that runs on its own gives one entry for all."""
-        stamps = [self.clock()]
-        for number in range(self._number, self._number + batches):
-            self._last = self._lowering.call(number)
-            stamps.append(self.clock())
-        self._number += batches
-        if self._lowering.asynchronous:
-            self._lowering.finish(self._last)
-            return Timeline(stamps[:1], [self.clock()])
-        return Timeline(stamps[:-1], stamps[1:])
+        """Make the next calls."""
+        self._last = None
+        timeline, self._last = one_by_one(self._calls, batches, self.clock)
+        return timeline
 
     def outputs(self) -> Arrays:
         """The outputs of the last call."""
@@ -42,8 +43,11 @@ class CallProgram(Program):
 
     def load(self, weights: Arrays) -> None:
         """Begin again with the first call; there are no parameters."""
-        self._number, self._last = 0, None
+        self._calls, self._last = self._from_the_first(), None
 
     def weights(self) -> Arrays:
         """None."""
         return {}
+
+    def _from_the_first(self) -> Iterator[Callable[[], Any]]:
+        return (partial(self._lowering.call, number) for number in itertools.count())

@@ -53,7 +53,8 @@ class Fused(Cell):
     The second bias that torch asks for is a constant zero, except for the part of it that a GRU needs.
     """
 
-    gathered: tuple[torch.dtype, Any, list[Tensor | None]] | None = None
+    forward: Callable[[Tensor], Tensor]
+    """The hidden states of every time step."""
     functions: ClassVar[dict[str, Callable[..., tuple[Tensor, ...]]]] = {
         "rnn": torch.rnn_tanh,
         "gru": torch.gru,
@@ -67,25 +68,24 @@ class Fused(Cell):
             self.recurrent_bias = nn.Parameter(zeros)
         else:
             self.register_buffer("recurrent_bias", None if self.bias is None else zeros, persistent=False)
+        self.bind()
 
-    def pack(self) -> None:
-        """Gather the arguments of a call once: looking each of them up in a module takes a microsecond."""
-        self.gathered = self._gather()
+    def bind(self) -> None:
+        """Gather the arguments of a call once: looking each of them up in a module takes a microsecond.
 
-    def _gather(self) -> tuple[torch.dtype, Any, list[Tensor | None]]:
-        state = self.state
+        They stay the same tensors as long as types and device do.
+        """
+        function, state = self.functions[self.kind], self.state
+        start = (state, state) if self.kind == "lstm" else state
         weights: list[Tensor | None] = [self.weight, self.recurrent]
         if self.bias is not None:
             weights += [self.bias, self.recurrent_bias]
-        return state.dtype, (state, state) if self.kind == "lstm" else state, weights
+        flags = (self.bias is not None, 1, 0.0, self.training, False, False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The hidden states of every time step."""
-        dtype, start, weights = self.gathered or self._gather()
-        if x.dtype != dtype:
-            x = x.to(dtype)
-        function = self.functions[self.kind]
-        return function(x, start, weights, len(weights) == 4, 1, 0.0, self.training, False, False)[0]
+        def forward(x: Tensor) -> Tensor:
+            return function(x if x.dtype == state.dtype else x.to(state.dtype), start, weights, *flags)[0]
+
+        self.forward = forward
 
 
 class PackedLstm(Cell):

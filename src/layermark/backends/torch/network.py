@@ -20,7 +20,7 @@ from layermark.graph import Graph
 from layermark.spec import Spec
 
 _COMPUTE = {"32": torch.float32, "16": torch.float16, "bf16": torch.bfloat16}
-PACKED = (Fused, PackedLstm, PackedRnn, Prepacked, ProxyNorm)
+PACKED = (PackedLstm, PackedRnn, Prepacked, ProxyNorm)
 """Modules that keep something made from their weights."""
 
 
@@ -83,6 +83,8 @@ class Network:
                 part.state = part.state.to(self.types.compute)
             if self.casts_once and isinstance(part, (nn.Linear, nn.Conv2d, Cell)):
                 part.to(self.types.compute)
+            if isinstance(part, Fused):
+                part.bind()
 
     @property
     def casts_once(self) -> bool:

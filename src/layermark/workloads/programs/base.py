@@ -34,9 +34,6 @@ _TRIAL_ROUNDS = 2
 class Lowering(ABC):
     """A program in the words of one runtime."""
 
-    asynchronous: ClassVar[bool] = False
-    """Whether `call` may return before its work is done; then `finish` waits for it."""
-
     @property
     @abstractmethod
     def settings(self) -> Mapping[str, str]:
@@ -44,10 +41,7 @@ class Lowering(ABC):
 
     @abstractmethod
     def call(self, number: int) -> Any:
-        """Run the batch of this number."""
-
-    def finish(self, result: Any) -> None:
-        """Wait for the last result of some calls."""
+        """Run the batch of this number and return when the work is done."""
 
     @abstractmethod
     def outputs(self, result: Any) -> Mapping[str, np.ndarray[Any, Any]]:

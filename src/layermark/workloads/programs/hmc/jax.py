@@ -33,12 +33,10 @@ def prepare(spec: Spec, params: HmcParams) -> JaxChain:
 class JaxChain(Lowering):
     """All transitions of a call are one compiled loop."""
 
-    asynchronous = True
-
     def __init__(self, spec: Spec, params: HmcParams) -> None:
         tuned = spec.formulation == "tuned"
         chain = jax.jit(partial(tuned_chain(params) if tuned else library_chain(params), np.uint32(spec.seed % 2**32)))
-        self._call, told = chosen(spec, {"jit": lambda: lambda number: chain(np.uint32(number))})
+        self._call, told = chosen(spec, {"jit": lambda: chain})
         self._call(0).block_until_ready()
         self._settings = told | {
             "formulation": spec.formulation,
@@ -57,12 +55,8 @@ class JaxChain(Lowering):
 
     def call(self, number: int) -> Array:
         """One call; its number is folded into the key."""
-        result: Array = self._call(number)
-        return result
-
-    def finish(self, result: Array) -> None:
-        """Wait until the states are there."""
-        result.block_until_ready()
+        states: Array = self._call(number).block_until_ready()
+        return states
 
     def outputs(self, result: Array) -> Mapping[str, Any]:
         """The states of a call."""
