@@ -2,13 +2,15 @@
 
 Two processes take turns in blocks: a Layermark worker with the model, and the fastest formulation of
 `native/cnns/<runtime>.py`, until the interval of the ratio of their rates is narrow or there are pairs enough. Printed
-is that ratio.
+is that ratio, or its mean over several starts.
 """
 
+import statistics
 import sys
 from contextlib import closing
 
-from sides import Hand, Ours, alternating, asked, compared, settled
+from ratios import interval, interval_of_starts
+from sides import Hand, Ours, alternating, asked, judged, settled
 
 from layermark.axes import expand
 from layermark.launch.process import Crew
@@ -19,27 +21,41 @@ FORMULATION = {("jax", "resnext101-32x4d"): "tuned", ("jax", "efficientnet-b0"):
 """XLA's own grouped convolutions are too slow to be tried."""
 
 
+def start(spec, args, *chosen):
+    """The pairs of one start of both sides, and their names; without a chosen formulation by hand, a trial decides."""
+    module = f"native.cnns.{spec.backend}"
+    with Crew() as crew, closing(Hand(spec, module, spec.workload, spec.batch_size, *chosen)) as hand:
+        ours, pairs = Ours(crew, spec), []
+        for pair in alternating(ours, hand, [], args.most, args.block):
+            pairs.append(pair)
+            if settled(pairs, args):
+                break
+    return pairs, ours.name, hand.name
+
+
 def measured(backend, model, batch, args):
     """One row; answers whether the goal was reached."""
     formulation = FORMULATION.get((backend, model), "library")
     spec = expand([model], {"backend": backend, "batch_size": batch, "formulation": formulation}).specs[0]
-    with Crew() as crew:
-        ours = Ours(crew, spec)
-        with closing(Hand(spec, f"native.cnns.{backend}", model, batch)) as hand:
-            pairs = []
-            for pair in alternating(ours, hand, [], args.most, args.block):
-                pairs.append(pair)
-                if settled(pairs, args):
-                    break
-    text, reached = compared(pairs, surely=False)
-    print(f"{backend:12}{model:18}{batch:>5}{text}  {ours.name} / {hand.name}", flush=True)
+    pairs, ours, hand = start(spec, args)
+    starts = [pairs] + [start(spec, args, hand)[0] for _ in range(args.starts - 1)]
+    found = interval_of_starts(starts) if args.starts > 1 else interval(*zip(*pairs, strict=True))
+    rate = statistics.median(mine for each in starts for mine, _ in each)
+    text, reached = judged(rate, found, surely=False)
+    print(f"{backend:12}{model:18}{batch:>5}{text}  {ours} / {hand}", flush=True)
     return reached
 
 
 def main():
     """Print the table."""
     args = asked(
-        __doc__, pairs=12, most=40, width=0.03, block=0.3, runtimes=RUNTIMES, models=MODELS, batches=("1", "16")
+        __doc__,
+        {"runtimes": RUNTIMES, "models": MODELS, "batches": ("1", "16")},
+        starts=(1, "of both sides, each at another place in memory"),
+        pairs=(12, "blocks of each side in a start, at least"),
+        most=(40, "blocks of each side in a start, at most"),
+        width=(0.03, "of the interval that is narrow enough"),
+        block=(0.3, "seconds of a block"),
     )
     print(f"{'runtime':12}{'model':18}{'batch':>5}{'batches/s':>10}  {'Layermark / by hand':31}programs")
     rows = [(backend, model, batch) for backend in args.runtimes for model in args.models for batch in args.batches]

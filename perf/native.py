@@ -1,18 +1,19 @@
 """Layermark's programs against programs written by hand.
 
-For every runtime, workload and mode, three processes take turns in blocks: a Layermark worker, the fastest
-hand-written formulation of `native/<runtime>.py`, and the plainest of ONNX Runtime, until the interval of the ratio of
-the first two is narrow or there are pairs enough. Printed are that ratio, and what the second reaches of the third,
-beside what it once reached (`native/baselines.py`).
+For every runtime, workload and mode, two processes take turns in blocks: a Layermark worker, and the fastest
+hand-written formulation of `native/<runtime>.py`. Both are started anew until the interval of the ratio is narrow or
+there were starts enough. In the first of them the plainest program of ONNX Runtime takes part. Printed are the ratio
+of the two, and what the second reaches of ONNX Runtime, beside what it once reached (`native/baselines.py`).
 """
 
 import statistics
 import sys
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 
 from native.baselines import share_of_onnxruntime
 from native.serve import PLAINEST
-from sides import Hand, Ours, alternating, asked, compared, in_turn, settled
+from ratios import interval_of_starts
+from sides import Hand, Ours, alternating, asked, in_turn, judged, narrow
 
 from layermark.axes import expand
 from layermark.errors import Unsupported
@@ -24,53 +25,73 @@ WORKLOADS = ("dense", "conv", "grouped_conv", "rnn", "gru", "lstm", "lstm_multi"
 FORMULATIONS = ("library", "tuned")
 WITHIN = 0.85
 """Of the share of ONNX Runtime that was reached before."""
-COPIES = 4
-"""Of both programs, which take turns: where in memory one lies decides about 5 % of a small layer."""
-TRIALS = 4
+COPIES = 2
+"""Of both programs in a start, which take turns: where in memory one lies decides about 5 % of a small layer."""
+TRIALS = 9
 """Blocks of each of Layermark's formulations before one is chosen."""
 
 
-def hired(crew, spec):
+def fastest(spec):
     """Layermark's fastest formulation of a spec: the better of library and tuned where it has both."""
-    found = []
-    for formulation in FORMULATIONS:
-        try:
-            found.append(Ours(crew, spec.replace(formulation=formulation), COPIES))
-        except Unsupported:
-            continue
-    if len(found) > 1:
-        rates = [[in_turn(each, found, 0.2) for _ in range(TRIALS)] for each in found]
-        best = found[max(range(len(found)), key=lambda index: max(rates[index]))]
-        for each in found:
-            if each is not best:
-                crew.dismiss(each.worker)
-        return best
-    return found[0] if found else None
+    with Crew() as crew:
+        found = {}
+        for each in FORMULATIONS:
+            with suppress(Unsupported):
+                found[each] = Ours(crew, spec.replace(formulation=each))
+        if not found:
+            return None
+        sides = list(found.values())
+        rates = [[in_turn(each, sides, 0.1) for each in sides] for _ in range(TRIALS if len(sides) > 1 else 1)]
+        middle = dict(zip(found, map(statistics.median, zip(*rates, strict=True)), strict=True))
+    return spec.replace(formulation=max(middle, key=middle.get))
+
+
+class Row:
+    """What was found about one runtime, workload and mode."""
+
+    def __init__(self, spec):
+        self.spec = spec
+        self.starts, self.reference = [], []
+        self.programs = self.chosen = ""
+
+    @property
+    def ratio(self):
+        """Of the rates, with its interval."""
+        return interval_of_starts(self.starts)
+
+    def start(self, args):
+        """Start both sides and add what they showed; the first start decides about the formulation by hand."""
+        with Crew() as crew, ExitStack() as stack:
+            hand = stack.enter_context(closing(hand_written(self.spec, self.chosen)))
+            ours, others = Ours(crew, self.spec, COPIES), []
+            if not self.chosen and self.spec.workload != "hmc":
+                others.append(stack.enter_context(closing(plain_onnxruntime(self.spec.workload))))
+            self.chosen, self.programs = hand.name, f"{ours.name} / {hand.name}"
+            pairs = []
+            for pair in alternating(ours, hand, others, args.pairs, args.block):
+                pairs.append(pair)
+                if len(pairs) % 2:
+                    self.reference += [(pair[1], in_turn(each, [ours, hand, each], args.block)) for each in others]
+            self.starts.append(pairs)
 
 
 def measured(backend, workload, mode, args):
-    """One row: the pairs of rates, the names, and ONNX Runtime's rates from the same rounds."""
-    spec = spec_of(backend, workload, mode)
-    with Crew() as crew, ExitStack() as stack:
-        ours = hired(crew, spec)
-        if ours is None:
-            return None
-        hand = stack.enter_context(closing(hand_written(spec)))
-        yardstick = None if workload == "hmc" else stack.enter_context(closing(plain_onnxruntime(workload)))
-        sides = [ours, hand] + [yardstick] * (yardstick is not None)
-        pairs, reference = [], []
-        for mine, theirs in alternating(ours, hand, sides[2:], args.most, args.block):
-            pairs.append((mine, theirs))
-            if yardstick is not None and len(pairs) % 8 == 1:
-                reference.append(in_turn(yardstick, sides, args.block))
-            if settled(pairs, args):
-                break
-        return ours, hand, pairs, reference
+    """One row, or None where Layermark has no such program."""
+    spec = fastest(spec_of(backend, workload, mode))
+    if spec is None:
+        return None
+    row = Row(spec)
+    while len(row.starts) < args.most:
+        row.start(args)
+        if len(row.starts) >= args.starts and narrow(row.ratio, args):
+            break
+    return row
 
 
-def hand_written(spec):
-    """The formulations of `native/<runtime>.py`."""
-    return Hand(spec, f"native.{spec.backend}", spec.workload, spec.mode, copies=COPIES)
+def hand_written(spec, chosen):
+    """The formulations of `native/<runtime>.py`, or the chosen one."""
+    wish = [chosen] if chosen else []
+    return Hand(spec, f"native.{spec.backend}", spec.workload, spec.mode, *wish, copies=COPIES)
 
 
 def plain_onnxruntime(workload):
@@ -85,23 +106,25 @@ def spec_of(backend, workload, mode):
 
 HEADER = (
     f"{'runtime':12}{'workload':13}{'mode':6}{'batches/s':>10}  {'Layermark / by hand':22}"
-    f"{'':8}{'by hand / ONNX Runtime, before':32}  programs"
+    f"{'':6}starts  {'by hand / ONNX Runtime, before':32}  programs"
 )
 
 
-def row(backend, workload, mode, ours, hand, pairs, reference):
+def show(row):
     """Print one row; answers whether both goals were reached."""
-    text, reached = compared(pairs)
-    text = f"{backend:12}{workload:13}{mode:6}{text} "
-    if reference:
-        share = statistics.median(theirs for _, theirs in pairs) / statistics.median(reference)
+    backend, workload, mode = row.spec.backend, row.spec.workload, row.spec.mode
+    rate = statistics.median(mine for pairs in row.starts for mine, _ in pairs)
+    text, reached = judged(rate, row.ratio, surely=True)
+    text = f"{backend:12}{workload:13}{mode:6}{text}{len(row.starts):3} "
+    if row.reference:
+        share = statistics.median(theirs / reference for theirs, reference in row.reference)
         before = share_of_onnxruntime(backend, workload, mode)
         stands = before is None or share >= WITHIN * before
         text += f"{share:7.3f}{'      -' if before is None else f'{before:7.3f}'}  {'ok' if stands else 'BELOW':16}"
         reached = reached and stands
     else:
         text += " " * 32
-    print(f"{text}  {ours.name} / {hand.name}", flush=True)
+    print(f"{text}  {row.programs}", flush=True)
     return reached
 
 
@@ -115,21 +138,20 @@ def main():
     """Print the table."""
     args = asked(
         __doc__,
-        pairs=20,
-        most=240,
-        width=0.02,
-        block=0.08,
-        runtimes=RUNTIMES,
-        workloads=WORKLOADS,
-        modes=("infer", "train"),
+        {"runtimes": RUNTIMES, "workloads": WORKLOADS, "modes": ("infer", "train")},
+        starts=(4, "of both sides, at least"),
+        most=(12, "starts, at most"),
+        width=(0.04, "of the interval that is narrow enough"),
+        pairs=(16, "blocks of each side in a start"),
+        block=(0.08, "seconds of a block"),
     )
     print(HEADER)
     missed = 0
     for backend in args.runtimes:
         for workload in args.workloads:
             for mode in modes_of(backend, workload, args.modes):
-                found = measured(backend, workload, mode, args)
-                missed += found is not None and not row(backend, workload, mode, *found)
+                row = measured(backend, workload, mode, args)
+                missed += row is not None and not show(row)
     return int(missed > 0)
 
 

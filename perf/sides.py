@@ -27,8 +27,8 @@ class Hand:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
         self._process = subprocess.Popen(command, env=environment, cwd=Path(__file__).parent, **pipes)
         self.pid = self._process.pid
-        self.facts = self._answer()
-        self.name = max(self.facts["rates"], key=self.facts["rates"].get)
+        rates = self._answer()["rates"]
+        self.name = max(rates, key=rates.get)
 
     def _answer(self):
         line = self._process.stdout.readline()
@@ -85,30 +85,30 @@ def alternating(ours, hand, others, pairs, seconds):
 
 def settled(pairs, args):
     """Whether the ratio is known well enough, wherever it lies: to stop when one likes it would be to choose it."""
-    if len(pairs) < args.pairs or len(pairs) % 4:
-        return False
-    _, low, high = interval(*zip(*pairs, strict=True))
+    return len(pairs) >= args.pairs and len(pairs) % 4 == 0 and narrow(interval(*zip(*pairs, strict=True)), args)
+
+
+def narrow(found, args):
+    """Whether an interval is as narrow as was asked for."""
+    _, low, high = found
     return high - low <= args.width
 
 
-def compared(pairs, *, surely=True):
+def judged(rate, found, *, surely):
     """What Layermark reaches of the program by hand, as text, and whether that is enough: surely, or by the median."""
-    mine, theirs = zip(*pairs, strict=True)
-    ratio, low, high = interval(mine, theirs)
+    ratio, low, high = found
     reached = (low if surely else ratio) >= GOAL
-    text = f"{statistics.median(mine):10.4g}  {ratio:5.3f} [{low:.3f}, {high:.3f}]  {'ok' if reached else 'MISSED':7}"
+    text = f"{rate:10.4g}  {ratio:5.3f} [{low:.3f}, {high:.3f}]  {'ok' if reached else 'MISSED':7}"
     return text, reached
 
 
-def asked(doc, pairs, most, width, block, **lists):
+def asked(doc, lists, **numbers):
     """The options of a table: what its rows are, each a comma list of known words, and how long to compare."""
     parser = argparse.ArgumentParser(description=doc)
     for name, known in lists.items():
         parser.add_argument(f"--{name}", type=_words(known), default=known, help=f"some of {','.join(known)}")
-    parser.add_argument("--pairs", type=int, default=pairs, help="blocks of each side, at least")
-    parser.add_argument("--most", type=int, default=most, help="blocks of each side, at most")
-    parser.add_argument("--width", type=float, default=width, help="of the interval that is narrow enough")
-    parser.add_argument("--block", type=float, default=block, help="seconds of a block")
+    for name, (usual, text) in numbers.items():
+        parser.add_argument(f"--{name}", type=type(usual), default=usual, help=f"{text} ({usual})")
     return parser.parse_args()
 
 

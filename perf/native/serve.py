@@ -3,8 +3,8 @@
 One line of JSON in, one out. Every module of a runtime ends with `serve(make)`, where `make(workload, mode)`
 gives the formulations by name, the plainest first: functions without arguments that build a list of steps, one for each
 input of the ring. A step returns when its work is done. The fastest formulation in a short trial is the one that stays,
-or the plainest if that is what was asked for. It is built as often as wanted and the copies take turns, since the same
-program at another place in memory may be 5 % faster or slower.
+or the one whose name was asked for, or the plainest. It is built as often as wanted and the copies take turns, since
+the same program at another place in memory may be 5 % faster or slower.
 """
 
 import gc
@@ -29,11 +29,19 @@ def serve(make):
     os.dup2(2, 1)  # what a framework prints must not look like an answer
     workload, mode, copies, *wish = sys.argv[1:]
     formulations = make(workload, mode)
-    best, rates, failed = choose(dict([*formulations.items()][:1]) if wish == [PLAINEST] else formulations)
+    best, rates, failed = choose(wished(formulations, *wish))
     turns = itertools.cycle([Loop(formulations[best]()) for _ in range(int(copies))])
     print(json.dumps({"rates": rates, "failed": failed}), file=answers)
     for line, loop in zip(sys.stdin, turns, strict=False):
         print(json.dumps({"rate": loop.block(float(line))}), file=answers)
+
+
+def wished(formulations, name=None):
+    """Those that may be chosen: the one of this name, or all."""
+    if name is None:
+        return formulations
+    name = next(iter(formulations)) if name == PLAINEST else name
+    return {name: formulations[name]}
 
 
 class Loop:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -47,14 +48,14 @@ class Kernel:
         return self.work * self._calls / seconds_of(self.call, self._calls)
 
 
-def trial(timers: Sequence[Timer], seconds: float = 0.03, rounds: int = 8) -> list[float]:
-    """Calls per second of each, the best of rounds that alternate; of long calls there are fewer rounds."""
+def trial(timers: Sequence[Timer], seconds: float = 0.03, rounds: int = 9) -> list[float]:
+    """Calls per second of each, the median of rounds that alternate; of long calls there are fewer rounds."""
     began = time.perf_counter()
     counts = [calls_within(timer, seconds) for timer in timers]
-    best = [0.0] * len(timers)
+    found: list[list[float]] = [[] for _ in timers]
     for _ in range(rounds):
-        for index, timer in enumerate(timers):
-            best[index] = max(best[index], counts[index] / timer(counts[index]))
+        for timer, calls, rates in zip(timers, counts, found, strict=True):
+            rates.append(calls / timer(calls))
         if time.perf_counter() - began > _ENOUGH_S:
             break
-    return best
+    return [statistics.median(rates) for rates in found]

@@ -23,6 +23,12 @@ def test_the_quicker_step_wins_the_trial():
     assert quick > slow > 0
 
 
+def test_one_lucky_round_does_not_win_the_trial():
+    lucky = iter([1.0] * 6 + [0.5] + [1.0] * 9)
+    moody, steady = trial([lambda calls: calls * next(lucky), lambda calls: calls * 0.9], seconds=1e-3, rounds=9)
+    assert steady > moody
+
+
 def test_a_step_longer_than_the_time_is_called_once():
     assert 1 == calls_within(sleeping(2e-3), 1e-4)
 
