@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -71,10 +71,7 @@ class Fused(Cell):
         self.bind()
 
     def bind(self) -> None:
-        """Gather the arguments of a call once: looking each of them up in a module takes a microsecond.
-
-        They stay the same tensors as long as types and device do.
-        """
+        """Gather the arguments of a call once: looking each of them up in a module takes a microsecond."""
         function, state = self.functions[self.kind], self.state
         start = (state, state) if self.kind == "lstm" else state
         weights: list[Tensor | None] = [self.weight, self.recurrent]
@@ -86,6 +83,12 @@ class Fused(Cell):
             return function(x if x.dtype == state.dtype else x.to(state.dtype), start, weights, *flags)[0]
 
         self.forward = forward
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        """Another type or device: other tensors."""
+        super()._apply(fn, recurse)
+        self.bind()
+        return self
 
 
 class PackedLstm(Cell):
