@@ -84,7 +84,7 @@ class Network:
             if self.casts_once and isinstance(part, (nn.Linear, nn.Conv2d, Cell)):
                 part.to(self.types.compute)
             if isinstance(part, Fused):
-                part.bind()
+                part.bind()  # its state may be another tensor now
 
     @property
     def casts_once(self) -> bool:
