@@ -11,6 +11,8 @@ from functools import cached_property, partial
 Step = Callable[[], object]
 Timer = Callable[[int], float]
 """Makes so many calls and answers how many seconds they took."""
+Run = Callable[[int], object]
+"""Runs so many batches, in one call or in several."""
 _SHORTEST_S = 1e-4
 """Repetitions are grouped until a group lasts this long, far above the cost of the clock."""
 _ENOUGH_S = 3.0
@@ -59,3 +61,19 @@ def trial(timers: Sequence[Timer], seconds: float = 0.03, rounds: int = 9) -> li
         if time.perf_counter() - began > _ENOUGH_S:
             break
     return [statistics.median(rates) for rates in found]
+
+
+def batch_trial(runs: Sequence[Run], most: int, least: int = 2, seconds: float = 0.03) -> list[float]:
+    """Batches per second of each way to run several at a time: as many as fit into this long, within the limits.
+
+    (A thousand batches of a way that is a hundred times slower than another would take minutes to lose.)
+    """
+    counts = [_fitting(run, most, min(least, most), seconds) for run in runs]
+    rates = trial([partial(seconds_of, partial(run, count)) for run, count in zip(runs, counts, strict=True)], seconds)
+    return [count * rate for count, rate in zip(counts, rates, strict=True)]
+
+
+def _fitting(run: Run, most: int, least: int, seconds: float) -> int:
+    run(least)
+    taken = seconds_of(partial(run, least), 1)
+    return max(least, min(most, round(least * seconds / max(taken, 1e-7))))

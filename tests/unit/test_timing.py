@@ -4,7 +4,7 @@ import time
 from functools import partial
 
 from layermark import timing
-from layermark.timing import calls_within, seconds_of, trial
+from layermark.timing import batch_trial, calls_within, seconds_of, trial
 
 
 def sleeping(seconds, made=None):
@@ -44,3 +44,27 @@ def test_all_the_calls_are_made():
     made = []
     assert seconds_of(lambda: made.append(1), 7) > 0
     assert 7 == len(made)
+
+
+def test_ways_are_tried_in_as_many_batches_as_there_is_time_for():
+    slow, quick = [], []
+
+    def running(each, made):
+        def run(batches):
+            made.append(batches)
+            time.sleep(each * batches)
+
+        return run
+
+    rates = batch_trial([running(5e-3, slow), running(1e-4, quick)], 1000, seconds=2e-3)
+    assert rates[0] < 250 < rates[1]
+    assert {2} == set(slow)
+    assert 2 < max(quick) < 1000
+
+
+def test_a_way_is_never_tried_in_more_batches_than_it_will_run():
+    asked = []
+    batch_trial([asked.append], 1)
+    assert {1} == set(asked)
+    batch_trial([asked.append], 3)
+    assert {1, 2, 3} == set(asked)

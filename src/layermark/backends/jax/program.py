@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,12 @@ from layermark.backends.jax.network import Held, Network
 from layermark.devices import cpu
 from layermark.errors import Unsupported, UserError
 from layermark.spec import Spec
-from layermark.timing import seconds_of, trial
+from layermark.timing import batch_trial
 from layermark.workloads.base import Task
 
 EXECUTIONS = ("auto", "jit")
 LOOP = "compiled while loop"
 CALLS = "calls"
-_TRIAL_S = 0.03
 
 Inputs = tuple[Any, ...]
 
@@ -244,21 +243,15 @@ class JaxProgram(Program):
         self._quietly(2)
         if self._spec.execution == "jit":
             return {"loop": LOOP}
-        rates = self._rates([loop, None])
+        rates = batch_trial([partial(self._run_by, way) for way in (loop, None)], self._spec.batches_per_step)
         self._loop = loop if rates[0] >= rates[1] else None
         self._stacked = self._stacked if self._loop else ()
         shown = ", ".join(f"{name} {rate:.4g} batches/s" for name, rate in zip((LOOP, CALLS), rates, strict=True))
         return {"loop": LOOP if self._loop else CALLS, "loop_trial": shown}
 
-    def _rates(self, ways: Sequence[Callable[..., Any] | None]) -> list[float]:
-        """Batches per second of each way, in calls of as many batches as a trial has time for."""
-        fitting = round(_TRIAL_S / max(self._seconds(self._loop, 2, 1) / 2, 1e-7))
-        batches = max(2, min(self._spec.batches_per_step, fitting))
-        return [batches * rate for rate in trial([partial(self._seconds, way, batches) for way in ways], _TRIAL_S)]
-
-    def _seconds(self, way: Callable[..., Any] | None, batches: int, calls: int) -> float:
+    def _run_by(self, way: Callable[..., Any] | None, batches: int) -> None:
         self._loop = way
-        return seconds_of(partial(self._quietly, batches), calls)
+        self._quietly(batches)
 
 
 def _there(arrays: Any) -> Any:

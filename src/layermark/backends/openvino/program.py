@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from layermark.backends.openvino import compiled, ways
 from layermark.backends.openvino.ways import Inputs, Way
 from layermark.errors import Unsupported
 from layermark.spec import Spec, types_of
-from layermark.timing import seconds_of, trial
+from layermark.timing import batch_trial
 from layermark.workloads.base import Task
 
 _WAYS = {"latency": ways.latency, "throughput": ways.throughput}
@@ -91,8 +90,8 @@ class OpenVinoProgram(OnnxProgram):
             self._settings["execution_trial"] = f"none: {reason}"
             return latency
         found = [latency, rival]
-        rates = trial([partial(seconds_of, partial(way.lap.run, batches)) for way in found], seconds=0.05)
-        named = [f"{way.name} {rate * batches:.4g}/s" for way, rate in zip(found, rates, strict=True)]
+        rates = batch_trial([way.lap.run for way in found], batches, rival.lap.least, seconds=0.05)
+        named = [f"{way.name} {rate:.4g}/s" for way, rate in zip(found, rates, strict=True)]
         self._settings["execution_trial"] = ", ".join(named)
         return found[rates.index(max(rates))]
 

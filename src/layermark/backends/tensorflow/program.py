@@ -20,7 +20,7 @@ from layermark.devices import cpu
 from layermark.errors import Unsupported, UserError
 from layermark.graph import Graph
 from layermark.spec import Spec
-from layermark.timing import seconds_of, trial
+from layermark.timing import batch_trial
 from layermark.workloads.base import Task
 
 EXECUTIONS = ("auto", "function", "xla")
@@ -235,10 +235,9 @@ class TensorflowProgram(Program):
 
     def _best(self, ways: list[Way]) -> Way:
         batches = self._spec.batches_per_step
-        timers = [partial(seconds_of, partial(self._run, way, batches)) for way in ways]
-        rates = self._quietly(lambda: trial(timers))
+        rates = self._quietly(lambda: batch_trial([partial(self._run, way) for way in ways], batches))
         named = ", ".join(
-            f"{way.name if batches > 1 else way.compiled.name} {rate * batches:.4g}/s"
+            f"{way.name if batches > 1 else way.compiled.name} {rate:.4g}/s"
             for way, rate in zip(ways, rates, strict=True)
         )
         self._settings["execution_trial"] = named
