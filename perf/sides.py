@@ -27,8 +27,7 @@ class Hand:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
         self._process = subprocess.Popen(command, env=environment, cwd=Path(__file__).parent, **pipes)
         self.pid = self._process.pid
-        rates = self._answer()["rates"]
-        self.name = max(rates, key=rates.get)
+        self.name = self._answer()["chosen"]
 
     def _answer(self):
         line = self._process.stdout.readline()

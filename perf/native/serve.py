@@ -31,7 +31,7 @@ def serve(make):
     formulations = make(workload, mode)
     best, rates, failed = choose(wished(formulations, *wish))
     turns = itertools.cycle([Loop(formulations[best]()) for _ in range(int(copies))])
-    print(json.dumps({"rates": rates, "failed": failed}), file=answers)
+    print(json.dumps({"chosen": best, "rates": rates, "failed": failed}), file=answers)
     for line, loop in zip(sys.stdin, turns, strict=False):
         print(json.dumps({"rate": loop.block(float(line))}), file=answers)
 
@@ -49,7 +49,7 @@ class Loop:
 
     def __init__(self, steps):
         self.ring = itertools.cycle(steps)
-        self.seconds(2 * len(steps))  # whatever is left to do on the first calls
+        self.seconds(len(steps))  # whatever is left to do on the first calls
         self.batches = self.within(SAMPLE_S)
         self.batches = self.within(SAMPLE_S)
 
@@ -62,6 +62,8 @@ class Loop:
 
     def within(self, seconds):
         """How many steps take about so long."""
+        if self.seconds(1) > seconds:
+            return 1
         return max(1, round(seconds / (min(self.seconds(3) for _ in range(3)) / 3)))
 
     def block(self, seconds):
@@ -78,7 +80,9 @@ class Loop:
 
 
 def choose(formulations):
-    """The name of the fastest, the rates of all, and what those that cannot run say."""
+    """The name of the fastest, the rates of all, and what those that cannot run say; one alone needs no trial."""
+    if len(formulations) == 1:
+        return next(iter(formulations)), {}, {}
     loops, failed = {}, {}
     for name, build in formulations.items():
         try:
