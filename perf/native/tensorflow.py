@@ -92,10 +92,10 @@ def rnn_step(weights, row, state):
 
 def gru_step(weights, row, state):
     (h,) = state
-    product = tf.matmul(h, weights["recurrent"])
-    r, z = tf.split(tf.sigmoid(row[:, :256] + product[:, :256]), 2, 1)
-    n = tf.tanh(row[:, 256:] + r * (product[:, 256:] + weights["recurrent_bias"]))
-    return (n + z * (h - n),)
+    xr, xz, xn = tf.split(row, 3, 1)
+    hr, hz, hn = tf.split(tf.matmul(h, weights["recurrent"]), 3, 1)
+    n = tf.tanh(xn + tf.sigmoid(xr + hr) * (hn + weights["recurrent_bias"]))
+    return (n + tf.sigmoid(xz + hz) * (h - n),)
 
 
 def lstm_step(weights, row, state):

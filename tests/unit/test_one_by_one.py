@@ -1,6 +1,7 @@
 """Batches one after the other: which of them are watched, and which result is kept."""
 
 import itertools
+import statistics
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_all_batches_run_in_the_order_of_the_ring_and_the_last_result_is_answere
     assert machine.seen == [number % 4 for number in range(2 * batches)]
 
 
-@pytest.mark.parametrize(("batches", "took_ns"), [(64, 5 * US), (1000, 500 * US)])
+@pytest.mark.parametrize(("batches", "took_ns"), [(16, 5 * US), (1000, 500 * US)])
 def test_few_batches_are_all_watched_and_long_ones_too(batches, took_ns):
     timeline, _ = Machine(4, took_ns).run(batches)
     assert len(timeline.handed_over) == len(timeline.done) == batches
@@ -47,9 +48,15 @@ def test_few_batches_are_all_watched_and_long_ones_too(batches, took_ns):
 
 
 @pytest.mark.parametrize("ring", [1, 2, 3, 4, 8])
-def test_of_many_short_batches_some_are_watched_and_of_those_every_input(ring):
-    machine = Machine(ring, 5 * US)
-    timeline, _ = machine.run(1000)
-    assert 80 < len(timeline.done) < 120
-    assert all(done - began == 5 * US for began, done in zip(*timeline, strict=True))
-    assert {done // (5 * US) % ring for done in timeline.done} == set(range(ring))
+@pytest.mark.parametrize("took_ns", [5 * US, 70 * US, 300 * US])
+def test_of_many_short_batches_one_in_about_two_milliseconds_is_watched_and_of_those_every_input(ring, took_ns):
+    timeline, _ = Machine(ring, took_ns).run(10_000)
+    assert all(done - began == took_ns for began, done in zip(*timeline, strict=True))
+    apart = [later - earlier for earlier, later in itertools.pairwise(timeline.handed_over)]
+    assert 800 * US < statistics.median(apart) == max(apart) <= 2000 * US
+    assert {done // took_ns % ring for done in timeline.done} == set(range(ring))
+
+
+def test_batches_too_short_for_the_clock_are_watched_now_and_then():
+    timeline, _ = Machine(4, 0).run(10_000)
+    assert 10 < len(timeline.done) < 100

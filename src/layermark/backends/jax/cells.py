@@ -27,15 +27,23 @@ def settle(op: Recurrent, weights: Mapping[str, Array]) -> dict[str, Array]:
 
 def apply(op: Recurrent, weights: Mapping[str, Array], x: Array, *, training: bool) -> Array:
     """The hidden states of every time step."""
-    step = _STEPS[f"gru-{op.reset}" if op.cell == "gru" else op.cell]
+    step, held = _STEPS[f"gru-{op.reset}" if op.cell == "gru" else op.cell], _parted(op, weights)
     zeros = jnp.zeros((x.shape[1], op.hidden), x.dtype)
     start: State = (zeros,) * (2 if op.cell == "lstm" else 1)
 
     def turn(state: State, projected: Array) -> tuple[State, Array]:
-        state = step(weights, projected, state)
+        state = step(held, projected, state)
         return state, state[0]
 
     return lax.scan(turn, start, _project(weights, x), unroll=_unrolls(op, x.shape[0], training=training))[1]
+
+
+def _parted(op: Recurrent, weights: Mapping[str, Array]) -> Mapping[str, Array]:
+    """With the parts that a step multiplies apart: split in every step, training took up to five times as long."""
+    if op.cell != "gru" or op.reset != "before":
+        return weights
+    gates, new = jnp.split(weights["recurrent"], [2 * op.hidden], 1)
+    return {**weights, "gates": gates, "new": new}
 
 
 def describe(op: Recurrent, steps: int, *, training: bool) -> str:
@@ -78,9 +86,9 @@ def _gru_after_step(weights: Mapping[str, Array], projected: Array, state: State
 
 def _gru_before_step(weights: Mapping[str, Array], projected: Array, state: State) -> State:
     (h,) = state
-    two = 2 * h.shape[1]
-    r, z = jnp.split(sigmoid(projected[:, :two] + h @ weights["recurrent"][:, :two]), 2, 1)
-    return (_blend(jnp.tanh(projected[:, two:] + (r * h) @ weights["recurrent"][:, two:]), h, z),)
+    xr, xz, xn = jnp.split(projected, 3, 1)
+    hr, hz = jnp.split(h @ weights["gates"], 2, 1)
+    return (_blend(jnp.tanh(xn + (sigmoid(xr + hr) * h) @ weights["new"]), h, sigmoid(xz + hz)),)
 
 
 def _blend(new: Array, old: Array, keep: Array) -> Array:

@@ -52,7 +52,6 @@ class JaxProgram(Program):
         self._resident = [] if spec.data != "synthetic" else _there([_put(each) for each in self.host])
         self._waits = self._evictor is not None or process.synchronous()
         self._warm = bool(self._resident) and process.synchronous() and spec.cache == "warm"
-        self._following = [*range(1, spec.ring), 0]
         self._stacked: Held = ()
         self._rate = (0.0, jnp.zeros((), jnp.float32))
         self._step = self._jit("train" if self._network.training else "infer")
@@ -127,17 +126,19 @@ class JaxProgram(Program):
 
     def _train_warm(self, batches: int) -> Timeline:
         """The same in training: every step gives the parameters of the next."""
-        clock, step, rate, resident = self.clock, self._step, self._rate_now(), self._resident
-        held, last, place, following = self._held, self._last, self._position, self._following
-        stamps = [clock()]
-        stamp = stamps.append
-        for _ in range(batches):
-            held, *last = step(held, rate, *resident[place])
-            last[0].block_until_ready()
-            stamp(clock())
-            place = following[place]
-        self._held, self._last, self._position = held, tuple(last), place
-        return Timeline(stamps[:-1], stamps[1:])
+        step, rate, held = self._step, self._rate_now(), self._held
+
+        def train(inputs: Inputs) -> Array:
+            nonlocal held
+            loss: Array
+            held, loss = step(held, rate, *inputs)
+            return loss.block_until_ready()
+
+        calls = itertools.cycle([partial(train, each) for each in self._resident])
+        timeline, loss = one_by_one(itertools.islice(calls, self._position, None), batches, self.clock)
+        self._held, self._last = held, (loss,)
+        self._position = (self._position + batches) % self._spec.ring
+        return timeline
 
     def _run_each(self, batches: int) -> Timeline:
         """Calls that return when their work is done, with what the host does before each."""

@@ -44,10 +44,9 @@ class Compiled:
         self._session = v1.Session(graph=self.graph, config=process.session_config(optimise=not xla))
         with self.graph.as_default():
             self._make_variables()
-            self._feeds = [_placeholder(each) for each in ring[0]]
-            # Only training is fed a rate: a feed costs a microsecond, and small layers take ten.
-            self._rates = [v1.placeholder(tf.float32, (), "rate")] if network.training else []
-        self._call = self._enter(self._step, self._feeds)
+            feeds = [_placeholder(each) for each in ring[0]]
+        self._rate_now = 0.0
+        self._call = self._enter(self._step, feeds)
         self._calls = [partial(self._call, *each) for each in ring]
         self._ring = Ring(ring, gathered=xla)
         self._loop: Callable[..., list[Array]] | None = None
@@ -60,26 +59,33 @@ class Compiled:
 
     @property
     def call(self) -> Callable[..., list[Array]]:
-        """One batch: takes its inputs and, in training, the learning rate; answers the outputs."""
+        """One batch: takes its inputs, answers the outputs."""
         return self._call
 
     @property
     def calls(self) -> Sequence[Callable[..., list[Array]]]:
-        """The same for every batch of the ring; they take the learning rate, in training."""
+        """The same for every batch of the ring."""
         return self._calls
 
-    def loop(self, start: int, batches: int, *rate: Array) -> list[Array]:
-        """The next batches of the ring in one call; takes the rate in training, answers the outputs of the last."""
+    def loop(self, start: int, batches: int) -> list[Array]:
+        """The next batches of the ring in one call; answers the outputs of the last."""
         if self._loop is None:
             with self.graph.as_default():
                 feeds = [_placeholder(each) for each in (*self._ring.arrays, np.int32(0), np.int32(0), _NEVER)]
             self._loop = self._enter(self._walk, feeds)
-        return self._loop(*self._ring.arrays, np.array(start, "int32"), np.array(batches, "int32"), _NEVER, *rate)
+        return self._loop(*self._ring.arrays, np.array(start, "int32"), np.array(batches, "int32"), _NEVER)
 
     def load(self, stored: Arrays) -> None:
         """Set the variables; constants cannot be set."""
         for name, (feed, assign) in self._assigns.items():
             self._session.run(assign, {feed: stored[name]})
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate of the steps to come: a variable, since to feed it every time costs small layers 1 %."""
+        if rate != self._rate_now:
+            feed, assign = self._set_rate
+            self._session.run(assign, {feed: rate})
+            self._rate_now = rate
 
     def weights(self) -> Arrays:
         """The parameters as they are now, as they are stored."""
@@ -99,36 +105,36 @@ class Compiled:
         feeds = {name: _placeholder(each) for name, each in held.items()}
         self._assigns = {name: (feeds[name], each.assign(feeds[name])) for name, each in self._variables.items()}
         self._reads = {name: each.read_value() for name, each in self._variables.items()}
-        if held:
-            self._session.run(v1.variables_initializer(list(self._variables.values())))
+        self._rate, fed_rate = tf.Variable(0.0, name="rate"), v1.placeholder(tf.float32, ())
+        self._set_rate = (fed_rate, self._rate.assign(fed_rate))
+        self._session.run(v1.variables_initializer([self._rate, *self._variables.values()]))
 
     def _enter(self, function: Step, feeds: Sequence[Tensor]) -> Callable[..., list[Array]]:
-        """An entry of the session that takes these feeds and, in training, the learning rate."""
+        """An entry of the session that takes these feeds."""
         with self.graph.as_default():
             if self._xla:
                 function = tf.function(function, jit_compile=True, autograph=False)
-            fetches = function(*feeds, *self._rates)
+            fetches = function(*feeds)
         # make_callable, the public way, goes through the checks of Session.run: 300 microseconds a call.
-        names = {"feed": [each.name for each in (*feeds, *self._rates)], "fetch": [each.name for each in fetches]}
+        names = {"feed": [each.name for each in feeds], "fetch": [each.name for each in fetches]}
         entry: Callable[..., list[Array]] = self._session._make_callable_from_options(
             config_pb2.CallableOptions(**names)
         )
         return entry
 
-    def _step(self, *args: Tensor) -> list[Tensor]:
-        """One batch: inputs, then in training the learning rate."""
-        inputs, rates = args[: len(self._feeds)], args[len(self._feeds) :]
+    def _step(self, *inputs: Tensor) -> list[Tensor]:
+        """One batch."""
         held = {name: each.read_value() for name, each in self._variables.items()}
         if self.frozen:
             held = {name: tf.constant(each) for name, each in self._stored.items()}
         self._style.moves.clear()
         fed = dict(zip(self._network.graph.inputs, inputs, strict=True))
         outputs = lower(self._network.graph, self._style, fed, held)
-        return self._update(outputs, held, *rates) if rates else [tf.identity(each) for each in outputs]
+        return self._update(outputs, held) if self._network.training else [tf.identity(each) for each in outputs]
 
-    def _update(self, outputs: list[Tensor], held: dict[str, Tensor], rate: Tensor) -> list[Tensor]:
+    def _update(self, outputs: list[Tensor], held: dict[str, Tensor]) -> list[Tensor]:
         """Plain gradient descent on the last output, and the running statistics."""
-        names, moves = self._network.trained, dict(self._style.moves)
+        names, moves, rate = self._network.trained, dict(self._style.moves), self._rate.read_value()
         gradients = tf.gradients(outputs[-1], [held[name] for name in names], unconnected_gradients="zero")
         # The variables are read before anything moves them.
         with tf.control_dependencies([*gradients, *moves.values()]):
@@ -148,18 +154,18 @@ class Compiled:
             return [tf.identity(each) for each in outputs]
 
     def _walk(self, *args: Tensor) -> list[Tensor]:
-        """Many batches: the ring's arrays, first input, number of batches, infinity, in training the learning rate.
+        """Many batches: the ring's arrays, first input, number of batches, infinity.
 
         Which input comes next depends on the last output (no number is larger than infinity, but a compiler cannot
         know what is fed), so that no iteration can be left out or moved.
         """
         count = len(self._ring.arrays)
-        arrays, (start, batches, never), rates = args[:count], args[count : count + 3], args[count + 3 :]
+        arrays, (start, batches, never) = args[:count], args[count:]
         # All iterations give outputs of the same shapes and types; those of the first call say which.
         made = [tf.zeros(each.shape, each.dtype) for each in self._shapes()]
 
         def body(index: Tensor, skipped: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
-            outputs = self._step(*self._ring.pick(arrays, (start + index + skipped) % self._ring.length), *rates)
+            outputs = self._step(*self._ring.pick(arrays, (start + index + skipped) % self._ring.length))
             first = tf.cast(tf.reshape(outputs[0], (-1,))[0], tf.float32)
             return index + 1, tf.cast(first > never, tf.int32), *outputs
 

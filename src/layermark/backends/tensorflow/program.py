@@ -66,7 +66,6 @@ class TensorflowProgram(Program):
         self._settings: dict[str, str] = {}
         self._can_loop = spec.data == "synthetic" and spec.cache == "warm"
         self._following, self._place = [*range(1, spec.ring), 0], 0
-        self._rates = (0.0, np.zeros((), "float32"))
         self._last: list[Array] = []
         self._loaded: Arrays = task.weights()
         self._way = self._choose()
@@ -132,9 +131,10 @@ class TensorflowProgram(Program):
         self._last, self._evictor, self.host, self._buffers = [], None, [], []
 
     def _run(self, way: Way, batches: int) -> Timeline:
+        way.compiled.set_rate(self.learning_rate)
         if batches > 1 and way.loops:
             began = self.clock()
-            self._last = way.compiled.loop(self._place, batches, *self._rate())
+            self._last = way.compiled.loop(self._place, batches)
             self._place = (self._place + batches) % len(self.host)
             return Timeline([began], [self.clock()])
         return self._run_separately(way.compiled, batches)
@@ -142,32 +142,22 @@ class TensorflowProgram(Program):
     def _run_separately(self, compiled: Compiled, batches: int) -> Timeline:
         if not self._can_loop:
             return self._run_prepared(compiled, batches)
-        calls, rate = compiled.calls, self._rate()
-        bound = [partial(call, *rate) for call in calls] if rate else calls
-        self._last = []
-        ring = itertools.islice(itertools.cycle(bound), self._place, None)
+        calls, self._last = compiled.calls, []
+        ring = itertools.islice(itertools.cycle(calls), self._place, None)
         timeline, self._last = one_by_one(ring, batches, self.clock)
         self._place = (self._place + batches) % len(calls)
         return timeline
 
     def _run_prepared(self, compiled: Compiled, batches: int) -> Timeline:
         """Batches before each of which the host has something to do."""
-        clock, call, rate = self.clock, compiled.call, self._rate()
+        clock, call = self.clock, compiled.call
         begun, done = [], []
         for _ in range(batches):
             self._evict()
             begun.append(clock())
-            self._last = call(*self._next(), *rate)
+            self._last = call(*self._next())
             done.append(clock())
         return Timeline(begun, done)
-
-    def _rate(self) -> tuple[Array, ...]:
-        """The learning rate as the program takes it, which in inference is not at all; made when it changes."""
-        if not self._network.training:
-            return ()
-        if self._rates[0] != self.learning_rate:
-            self._rates = (self.learning_rate, np.array(self.learning_rate, "float32"))
-        return (self._rates[1],)
 
     def _next(self) -> list[Array]:
         """The next inputs; those that are generated or loaded are copied into the place that the program reads."""

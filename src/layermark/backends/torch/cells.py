@@ -152,18 +152,19 @@ def lstm_step(projected: Tensor, state: State, recurrent: Tensor, extra: Tensor 
 
 def gru_after_step(projected: Tensor, state: State, recurrent: Tensor, extra: Tensor | None) -> State:
     """One step of the GRU that resets after the product; `extra` is the bias inside the reset."""
-    hidden = state[0].shape[1]
-    product = torch.mm(state[0], recurrent)
-    r, z = torch.sigmoid(projected[:, : 2 * hidden] + product[:, : 2 * hidden]).chunk(2, 1)
-    inner = product[:, 2 * hidden :] if extra is None else product[:, 2 * hidden :] + extra
-    return (_blend(torch.tanh(torch.addcmul(projected[:, 2 * hidden :], r, inner)), state[0], z),)
+    (h,) = state
+    xr, xz, xn = projected.chunk(3, 1)
+    hr, hz, hn = torch.mm(h, recurrent).chunk(3, 1)
+    hn = hn if extra is None else hn + extra
+    return (_blend(torch.tanh(torch.addcmul(xn, torch.sigmoid(xr + hr), hn)), h, torch.sigmoid(xz + hz)),)
 
 
-def gru_before_step(projected: Tensor, state: State, recurrent: Tensor, extra: Tensor | None) -> State:
-    """One step of the GRU that resets before the product."""
-    h, two = state[0], 2 * state[0].shape[1]
-    r, z = torch.sigmoid(torch.addmm(projected[:, :two], h, recurrent[:, :two])).chunk(2, 1)
-    return (_blend(torch.tanh(torch.addmm(projected[:, two:], r * h, recurrent[:, two:])), h, z),)
+def gru_before_step(projected: Tensor, state: State, recurrent: tuple[Tensor, Tensor], extra: Tensor | None) -> State:
+    """One step of the GRU that resets before the product; has the weights of the gates and of the new state apart."""
+    (h,), (gates, new) = state, recurrent
+    seen, xn = projected.split([gates.shape[1], new.shape[1]], 1)
+    r, z = torch.sigmoid(torch.addmm(seen, h, gates)).chunk(2, 1)
+    return (_blend(torch.tanh(torch.addmm(xn, r * h, new)), h, z),)
 
 
 def _blend(new: Tensor, old: Tensor, keep: Tensor) -> Tensor:
@@ -189,10 +190,17 @@ class Loop(Cell):
 
     def forward(self, x: Tensor) -> Tensor:
         """The hidden states of every time step."""
-        recurrent, extra, step = self.recurrent.t(), self.recurrent_bias, self.step
+        recurrent, extra, step = self._parted(), self.recurrent_bias, self.step
         state: State = (self.state,) * (2 if self.kind == "lstm" else 1)
         rows = []
         for projected in functional.linear(x, self.weight, self.bias).unbind(0):
             state = step(projected, state, recurrent, extra)
             rows.append(state[0])
         return torch.stack(rows)
+
+    def _parted(self) -> Tensor | tuple[Tensor, ...]:
+        """The weights as a step takes them, split once: a slice in every step has a gradient as large as the whole."""
+        recurrent = self.recurrent.t()
+        if self.kind != "gru" or self.resets_after:
+            return recurrent
+        return recurrent.split([2 * self.hidden, self.hidden], 1)
