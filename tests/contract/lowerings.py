@@ -115,8 +115,8 @@ class Tensorflow(Lowering):
         net = Network(self.spec(**facts), task.graph)
         inputs = net.feed(task.batch(0))
         compiled = Compiled(net, net.stored(task.weights()), [inputs, inputs], xla=self.name == "tensorflow-xla")
-        rates = [np.array(rate, "float32")] if net.training else []
-        outputs = compiled.call(*inputs, *rates)
+        compiled.set_rate(rate)
+        outputs = compiled.call(*inputs)
         after = net.canonical(compiled.weights())
         compiled.close()
         return net.results(outputs), after, compiled.kernels
