@@ -56,7 +56,7 @@ def one_by_one(calls: Iterator[Callable[[], Result]], batches: int, clock: Clock
     result = call()
     done = [clock()]
     stride = _stride(done[0] - handed_over[0]) if batches > _FEW else 1
-    while left:
+    while left > 0:
         del result
         skipped = min(left, stride) - 1
         for call in itertools.islice(calls, skipped):
