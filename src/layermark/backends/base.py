@@ -40,7 +40,7 @@ class Timeline(NamedTuple):
 _FEW = 16
 """So many batches are all watched, however short they are."""
 _APART_NS = 2_000_000
-"""Of more, those that begin at least about so long after one another."""
+"""Of more, some are watched: as few as may be, but no further apart than this."""
 _STRIDES = (401, 199, 101, 47, 23, 11, 5)
 """Every how many batches that may be: primes, so that every input of a ring is watched in its turn."""
 
