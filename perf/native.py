@@ -2,8 +2,8 @@
 
 For every runtime, workload and mode, two processes take turns in blocks: a Layermark worker, and the fastest
 hand-written formulation of `native/<runtime>.py`. Both are started anew until the interval of the ratio is narrow or
-there were starts enough. In the first of them the plainest program of ONNX Runtime takes part. Printed are the ratio
-of the two, and what the second reaches of ONNX Runtime, beside what it once reached (`native/baselines.py`).
+there were starts enough. The plainest program of ONNX Runtime takes part, too. Printed are the ratio of the two, and
+what the second reaches of ONNX Runtime, beside what it once reached (`native/baselines.py`).
 """
 
 import statistics
@@ -64,13 +64,13 @@ class Row:
         with Crew() as crew, ExitStack() as stack:
             hand = stack.enter_context(closing(hand_written(self.spec, self.chosen)))
             ours, others = Ours(crew, self.spec, COPIES), []
-            if not self.chosen and self.spec.workload != "hmc":
+            if self.spec.workload != "hmc":
                 others.append(stack.enter_context(closing(plain_onnxruntime(self.spec.workload))))
             self.chosen, self.programs = hand.name, f"{ours.name} / {hand.name}"
             pairs = []
             for pair in alternating(ours, hand, others, args.pairs, args.block):
                 pairs.append(pair)
-                if len(pairs) % 2:
+                if len(pairs) % 4 == 1:
                     self.reference += [(pair[1], in_turn(each, [ours, hand, each], args.block)) for each in others]
             self.starts.append(pairs)
 
@@ -142,8 +142,8 @@ def main():
         starts=(4, "of both sides, at least"),
         most=(12, "starts, at most"),
         width=(0.04, "of the interval that is narrow enough"),
-        pairs=(16, "blocks of each side in a start"),
-        block=(0.08, "seconds of a block"),
+        pairs=(40, "blocks of each side in a start"),
+        block=(0.05, "seconds of a block"),
     )
     print(HEADER)
     missed = 0

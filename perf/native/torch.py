@@ -239,41 +239,32 @@ def fused_kernel(workload, data):
     return [partial(step, x) for (x,) in ring]
 
 
-def looped(workload, data):
-    """One product for all inputs, then a cell per time step."""
-    module, ring = module_of(workload, data), tensors(data)
-    ((weight, recurrent, bias, second),) = cells(workload, module)
-    turned, zeros, hidden = recurrent.t().contiguous(), torch.zeros(1, 128), 128
-
-    def rnn(x):
-        h, rows = zeros, []
-        for row in functional.linear(x, weight, bias).unbind(0):
+def unrolled(workload, x, weight, turned, bias, second):
+    """One product for all inputs, then a cell per time step; `turned` are the recurrent weights, inputs first."""
+    hidden = turned.shape[0]
+    h = c = torch.zeros(1, hidden)
+    rows = []
+    for row in functional.linear(x, weight, bias).unbind(0):
+        if workload == "rnn":
             h = torch.addmm(row, h, turned).tanh_()
-            rows.append(h)
-        return torch.stack(rows)
-
-    def lstm(x):
-        h, c, rows = zeros, zeros, []
-        for row in functional.linear(x, weight, bias).unbind(0):
-            gates = torch.addmm(row, h, turned)
-            i, f, g, o = gates.chunk(4, 1)
+        elif workload == "lstm":
+            i, f, g, o = torch.addmm(row, h, turned).chunk(4, 1)
             c = torch.addcmul(f.sigmoid() * c, i.sigmoid(), g.tanh())
             h = o.sigmoid() * c.tanh()
-            rows.append(h)
-        return torch.stack(rows)
-
-    def gru(x):
-        h, rows = zeros, []
-        for row in functional.linear(x, weight, bias).unbind(0):
+        else:
             product = torch.addmm(second, h, turned)
             r, z = torch.sigmoid(row[:, : 2 * hidden] + product[:, : 2 * hidden]).chunk(2, 1)
             n = torch.addcmul(row[:, 2 * hidden :], r, product[:, 2 * hidden :]).tanh()
             h = torch.lerp(n, h, z)
-            rows.append(h)
-        return torch.stack(rows)
+        rows.append(h)
+    return torch.stack(rows)
 
-    step = {"rnn": rnn, "gru": gru, "lstm": lstm}[workload]
-    return [partial(step, x) for (x,) in ring]
+
+def looped(workload, data):
+    module, ring = module_of(workload, data), tensors(data)
+    ((weight, recurrent, bias, second),) = cells(workload, module)
+    turned = recurrent.t().contiguous()
+    return [partial(unrolled, workload, x, weight, turned, bias, second) for (x,) in ring]
 
 
 def chain(x, momenta, uniforms):
@@ -318,7 +309,7 @@ def chain_compiled(workload, data):
 
 
 def loss_of(workload, y, target):
-    if workload in ("rnn", "gru", "lstm"):
+    if workload in RECURRENT:
         return functional.cross_entropy(y.view(-1, 128), target.view(-1, 128))
     return functional.mse_loss(y, target)
 
@@ -349,7 +340,37 @@ def trained(workload, data, channels_last=False, compiles=False, optimiser=True)
     return [partial(documented if optimiser else by_hand, *batch) for batch in ring]
 
 
+def trained_at_once(workload, data, channels_last=False, in_cpp=False):
+    """Loss, gradients and update as one compiled graph; recurrent layers as loops, which a compiler can see into."""
+    torch._dynamo.config.trace_autograd_ops = True
+    module, ring = module_of(workload, data).train(), tensors(data, channels_last)
+    if channels_last:
+        module = module.to(memory_format=torch.channels_last)
+    weights = list(module.parameters())
+    if workload in RECURRENT:
+        weights = [each.clone().requires_grad_() for layer in cells(workload, module) for each in layer]
+        weights = weights if workload == "gru" else weights[:3]
+
+    def forward(x):
+        if workload not in RECURRENT:
+            return module(x)
+        weight, recurrent, bias, *second = weights
+        return unrolled(workload, x, weight, recurrent.t(), bias, *(second or [None]))
+
+    @partial(torch.compile, fullgraph=True, dynamic=False, options={"cpp_wrapper": True} if in_cpp else None)
+    def step(x, target):
+        loss = loss_of(workload, forward(x), target)
+        gradients = torch.autograd.grad(loss, weights)
+        with torch.no_grad():
+            for weight, slope in zip(weights, gradients, strict=True):
+                weight.sub_(RATE * slope)
+        return loss.detach()
+
+    return [partial(step, *batch) for batch in ring]
+
+
 PICTURES = ("conv", "grouped_conv")
+RECURRENT = ("rnn", "gru", "lstm")
 
 
 def inference(workload):
@@ -367,7 +388,7 @@ def inference(workload):
     if workload == "dense":
         ways |= {"compile": compiled, "oneDNN layout": mkldnn_layout, "prepacked": prepacked_dense}
         ways |= {"addmm": multiplied_dense}
-    if workload in ("rnn", "gru", "lstm"):
+    if workload in RECURRENT:
         ways |= {"kernel": fused_kernel, "loop": looped}
     if workload == "lstm_multi":
         ways |= {"kernel": fused_kernel}
@@ -384,8 +405,11 @@ def training(workload):
         ways |= {
             "by hand, compile, channels last": partial(trained, channels_last=True, compiles=True, optimiser=False)
         }
+        ways |= {"one graph, channels last": partial(trained_at_once, channels_last=True)}
     if workload == "dense":
         ways |= {"by hand, compile": partial(trained, compiles=True, optimiser=False)}
+    if workload in RECURRENT or workload == "dense":
+        ways |= {"one graph": trained_at_once, "one graph, C++": partial(trained_at_once, in_cpp=True)}
     return ways
 
 

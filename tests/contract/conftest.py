@@ -1,6 +1,7 @@
 """Shared by the contract tests: a backend's process-wide switches do not outlive the test that set them."""
 
 import ctypes
+import os
 import platform
 
 import pytest
@@ -10,6 +11,8 @@ from layermark.backends.base import backend
 
 _DEFAULT_ENVIRONMENT = ctypes.c_void_p(-1)
 """FE_DFL_ENV of the C library: the floating-point environment that a program starts with."""
+# As in every worker: left alone, TensorFlow has oneDNN's kernels on some CPUs only, and no others for some graphs.
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"
 
 
 @pytest.fixture(autouse=True, scope="session")

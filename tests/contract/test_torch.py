@@ -23,9 +23,10 @@ lowering = pytest.importorskip("layermark.backends.torch.lowering")
 prepared = TORCH.prepared
 
 
-def test_what_is_not_trained_stays() -> None:
+@pytest.mark.parametrize("execution", ["eager", "compile"])
+def test_what_is_not_trained_stays(execution: str) -> None:
     """The constant parts of torch's second bias take no part in the update."""
-    program, _ = prepared("gru", mode="train")
+    program, _ = prepared("gru", mode="train", execution=execution)
     program.run(3)
     cell = program._network.slots["gru/recurrent_bias"].owner
     assert torch.count_nonzero(cell.recurrent_bias[:24]) == 0
@@ -95,6 +96,28 @@ def test_tuned_formulation_computes_the_same(workload: str) -> None:
     program.load(other)
     program.run(1)
     close(program.outputs(), oracle(task, 0, other))
+
+
+@pytest.mark.parametrize("workload", ["rnn", "gru", "lstm"])
+def test_tuned_training_compiles_an_unrolled_loop(workload: str) -> None:
+    program, task = prepared(workload, mode="train", formulation="tuned", execution="compile")
+    program.learning_rate = 0.5
+    program.run(1)
+    loss, gradients = slopes(task)
+    close(program.outputs(), {"loss": np.array(loss)})
+    close(program.weights(), {name: values - 0.5 * gradients[name] for name, values in task.weights().items()})
+    assert (program.settings["execution"], program.settings["cell"]) == ("compile", "loop")
+
+
+@pytest.mark.parametrize("changes", [{"precision": "bf16.32"}, {"precision": "bf16.bf16"}, {"data": "generated"}])
+def test_a_step_compiled_whole_moves_as_an_eager_one(changes: dict[str, Any]) -> None:
+    ends = []
+    for execution in ("eager", "compile"):
+        program, _ = prepared("dense", mode="train", execution=execution, ring=2, **changes)
+        program.learning_rate = 0.5
+        program.run(5)
+        ends.append(program.weights())
+    close(*ends, 2e-2 if "precision" in changes else 1e-5)
 
 
 TOLERANCES = {"32.32": 1e-5, "16.32": 1e-2, "16.16": 1e-2, "bf16.32": 6e-2, "bf16.bf16": 6e-2}
@@ -240,7 +263,9 @@ def test_fused_gru_that_resets_before_is_refused() -> None:
     [
         ("gru", {"params": {"reset": "before"}}, "use --cell loop"),
         ("dense", {"formulation": "tuned", "mode": "train"}, "no tuned formulation"),
+        ("lstm_multi", {"formulation": "tuned", "mode": "train", "params": {"timesteps": 20}}, "no tuned formulation"),
         ("dense", {"formulation": "tuned", "execution": "compile"}, "opaque"),
+        ("lstm", {"mode": "train", "execution": "compile"}, "cannot train the fused LSTM; use --cell loop"),
     ],
 )
 def test_refusals(workload: str, changes: dict[str, Any], reason: str) -> None:

@@ -82,7 +82,7 @@ class Compiled:
 
     def set_rate(self, rate: float) -> None:
         """The learning rate of the steps to come: a variable, since to feed it every time costs small layers 1 %."""
-        if rate != self._rate_now:
+        if self._network.training and rate != self._rate_now:
             feed, assign = self._set_rate
             self._session.run(assign, {feed: rate})
             self._rate_now = rate
@@ -105,9 +105,12 @@ class Compiled:
         feeds = {name: _placeholder(each) for name, each in held.items()}
         self._assigns = {name: (feeds[name], each.assign(feeds[name])) for name, each in self._variables.items()}
         self._reads = {name: each.read_value() for name, each in self._variables.items()}
-        self._rate, fed_rate = tf.Variable(0.0, name="rate"), v1.placeholder(tf.float32, ())
-        self._set_rate = (fed_rate, self._rate.assign(fed_rate))
-        self._session.run(v1.variables_initializer([self._rate, *self._variables.values()]))
+        made = list(self._variables.values())
+        if self._network.training:
+            self._rate, fed_rate = tf.Variable(0.0, name="rate"), v1.placeholder(tf.float32, ())
+            self._set_rate = (fed_rate, self._rate.assign(fed_rate))
+            made.append(self._rate)
+        self._session.run(v1.variables_initializer(made))
 
     def _enter(self, function: Step, feeds: Sequence[Tensor]) -> Callable[..., list[Array]]:
         """An entry of the session that takes these feeds."""

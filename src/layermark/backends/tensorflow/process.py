@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
+from tensorflow.python.util import _pywrap_util_port
 
 v1 = tf.compat.v1
 
@@ -48,7 +49,7 @@ def facts() -> Mapping[str, str]:
         "tensorflow": tf.__version__,
         "numpy": np.__version__,
         "threads": f"{threads()}, {'with' if os.environ.get(CALLER_TAKES_PART) == '1' else 'besides'} the caller",
-        "onednn": "on" if os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1") != "0" else "off",
+        "onednn": "on" if _pywrap_util_port.IsMklEnabled() else "off",
         "cuda": str(build.get("cuda_version", "none")),
     }
 

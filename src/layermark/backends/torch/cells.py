@@ -13,6 +13,8 @@ from layermark.ops import Recurrent
 
 State = tuple[Tensor, ...]
 _LSTM_MODE = 2  # of torch's enumeration of recurrent cells
+UNROLLED_STEPS = 16
+"""Loops up to this long are compiled whole; unrolling two layers of 200 steps takes a minute."""
 
 
 class Cell(nn.Module):
@@ -21,6 +23,8 @@ class Cell(nn.Module):
     `bias` is trained, a constant (a forget bias without a bias to join), or absent.
     """
 
+    form: ClassVar[str]
+    """What it really is: a fused layer, or a loop."""
     state: Tensor
     bias: Tensor | None
     recurrent_bias: Tensor | None
@@ -53,6 +57,7 @@ class Fused(Cell):
     The second bias that torch asks for is a constant zero, except for the part of it that a GRU needs.
     """
 
+    form = "fused"
     forward: Callable[[Tensor], Tensor]
     """The hidden states of every time step."""
     functions: ClassVar[dict[str, Callable[..., tuple[Tensor, ...]]]] = {
@@ -94,6 +99,7 @@ class Fused(Cell):
 class PackedLstm(Cell):
     """The oneDNN layer behind torch.lstm, on weights that are packed once instead of on every call."""
 
+    form = "fused"
     arguments: tuple[Any, ...]
     zeros: Tensor
 
@@ -118,6 +124,7 @@ class PackedLstm(Cell):
 class PackedRnn(Cell):
     """A loop on transposed weights: torch.rnn_tanh makes three operations of a step where two will do."""
 
+    form = "loop"
     arguments: tuple[Tensor, Tensor | None, Tensor, Tensor]
 
     def __init__(self, op: Recurrent, features: int, batch: int) -> None:
@@ -174,6 +181,7 @@ def _blend(new: Tensor, old: Tensor, keep: Tensor) -> Tensor:
 class Loop(Cell):
     """One cell per time step; the projection of all inputs is one product before the loop."""
 
+    form = "loop"
     steps: ClassVar[dict[str, Callable[..., State]]] = {
         "rnn": rnn_step,
         "lstm": lstm_step,

@@ -137,8 +137,10 @@ def lower_op(op: ops.Op, site: Site) -> fx.Node:
     raise Unsupported(f"torch has no lowering of {type(op).__name__}")
 
 
-def can_tune(op: ops.Op) -> bool:
-    """Whether weights of this operation can be packed once instead of on every call."""
+def can_tune(op: ops.Op, length: int, *, training: bool) -> bool:
+    """Whether weights can be packed once instead of on every call; in training, whether a sequence can be unrolled."""
+    if training:
+        return isinstance(op, ops.Recurrent) and op.form == "fused" and length <= cells.UNROLLED_STEPS
     packed_cell = isinstance(op, ops.Recurrent) and op.form == "fused" and op.cell in ("lstm", "rnn")
     return packed_cell or isinstance(op, (ops.Dense, ops.Conv2d))
 
@@ -287,11 +289,12 @@ def _recurrent(op: ops.Recurrent, site: Site) -> fx.Node:
     length, batch, features = site.shapes[0]
     if op.form == "fused" and op.cell == "gru" and op.reset == "before":
         raise Unsupported("torch's fused GRU resets after the product; use --cell loop")
-    fused = op.form == "fused"
+    tuned = site.writer.tuned
+    fused = op.form == "fused" and not (tuned and site.writer.training)  # a loop is what a compiler can see into
     cell: cells.Cell
-    if site.writer.tuned and fused and op.cell == "lstm":
+    if tuned and fused and op.cell == "lstm":
         cell = cells.PackedLstm(op, features, batch, length)
-    elif site.writer.tuned and fused and op.cell == "rnn":
+    elif tuned and fused and op.cell == "rnn":
         cell = cells.PackedRnn(op, features, batch)
     else:
         cell = cells.Fused(op, features, batch) if fused else cells.Loop(op, features, batch, length)

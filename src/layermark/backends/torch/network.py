@@ -16,7 +16,7 @@ from layermark.backends.torch.cells import Cell, Fused, PackedLstm, PackedRnn
 from layermark.backends.torch.lowering import Slot, can_tune, lower
 from layermark.backends.torch.modules import Prepacked, ProxyNorm
 from layermark.errors import Unsupported
-from layermark.graph import Graph
+from layermark.graph import Graph, Node
 from layermark.spec import Spec
 
 _COMPUTE = {"32": torch.float32, "16": torch.float16, "bf16": torch.bfloat16}
@@ -57,11 +57,11 @@ class Network:
 
     def __init__(self, spec: Spec, graph: Graph) -> None:
         self.graph, self.types, self.device = graph, Types.of(spec.precision), spec.device
-        self.training = spec.mode == "train"
-        if spec.formulation == "tuned":
+        self.training, self.tuned = spec.mode == "train", spec.formulation == "tuned"
+        if self.tuned:
             refuse_untunable(spec, graph)
         with self.recording():
-            lowered = lower(graph, training=self.training, tuned=spec.formulation == "tuned", wide_loss=self.types.low)
+            lowered = lower(graph, training=self.training, tuned=self.tuned, wide_loss=self.types.low)
             self.module: fx.GraphModule = lowered.module
             self.slots = lowered.slots
             self.channels_last = any(isinstance(node.op, ops.Conv2d) for node in graph)
@@ -141,10 +141,16 @@ class Network:
 
 
 def refuse_untunable(spec: Spec, graph: Graph) -> None:
-    """Raise unless prepacked weights, which only inference can use, have something to offer here."""
-    if spec.mode == "train":
-        raise Unsupported(f"no tuned formulation of training {spec.workload} on torch")
-    if not any(can_tune(node.op) for node in graph):
-        raise Unsupported(f"no tuned formulation of {spec.workload} on torch")
+    """Raise unless packed weights, or in training unrolled loops, have something to offer."""
+    training = spec.mode == "train"
+    if not any(can_tune(node.op, _length(graph, node), training=training) for node in graph):
+        raise Unsupported(f"no tuned formulation of {'training ' * training}{spec.workload} on torch")
+    if training:
+        return
     if Types.of(spec.precision).mixed or spec.device != "cpu" or not torch.backends.mkldnn.is_available():
         raise Unsupported("prepacked weights (formulation tuned) need oneDNN, one type and the CPU; use library")
+
+
+def _length(graph: Graph, node: Node) -> int:
+    """Of the sequence that a recurrent layer reads."""
+    return graph.input_shapes(node)[0][0] if isinstance(node.op, ops.Recurrent) else 0

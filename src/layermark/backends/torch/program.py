@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layermark import ops
 from layermark.backends.base import Arrays, OperatorTime, Program, Timeline, live, one_by_one
 from layermark.backends.torch import execution, process
+from layermark.backends.torch.cells import Cell
 from layermark.backends.torch.network import Network
 from layermark.devices import cpu
 from layermark.errors import Unsupported
@@ -43,6 +43,7 @@ class TorchProgram(Program):
         self._wait = process.waiter(spec.device)
         self._context, self._entered = self._chosen_context(), False
         self._last: Any = None
+        self._rate = execution.Rate(spec.device)
         self._ring: Iterator[Callable[[], Any]] = iter(())
         self._evictor = torch.zeros(cpu.evicted_bytes() // 4) if spec.cache == "cold" else None
         self.host = [self._network.feed(task.batch(index)) for index in range(spec.ring)]
@@ -75,6 +76,7 @@ class TorchProgram(Program):
         if not self._entered:
             with self.running():
                 return self.run(batches)
+        self._rate.set(self.learning_rate)
         if self._evictor is not None:
             return self._run_cold(batches, self._evictor)
         self._last = None
@@ -110,7 +112,7 @@ class TorchProgram(Program):
         changed = self._way.folds_weights and not _equal(self._network.weights(), weights)
         self._network.load(weights)
         if changed:
-            self._enter(execution.compiled(self._network))
+            self._enter(execution.compiled(self._network, self._rate))
         self._rewind()
 
     def weights(self) -> Arrays:
@@ -163,7 +165,6 @@ class TorchProgram(Program):
 
     @contextlib.contextmanager
     def _casting_context(self) -> Iterator[None]:
-        # In training autocast must be left after every forward: it would keep the casts of old weights.
         with torch.inference_mode(), self._network.types.autocast(self._spec.device):
             yield
 
@@ -175,7 +176,7 @@ class TorchProgram(Program):
 
     def _install(self, way: execution.Way) -> None:
         self._way = way
-        self._step = self._feeding(self._training(way.forward) if self._network.training else way.forward)
+        self._step = self._feeding(way.step)
         way.enter()
         self._bind()
 
@@ -191,33 +192,6 @@ class TorchProgram(Program):
 
         return copy_and_step
 
-    def _training(self, forward: Step) -> Step:
-        slots = self._network.trained
-        leaves, targets = [slot.leaf for slot in slots], [slot.tensor for slot in slots]
-        parts = [(index, slot.rows) for index, slot in enumerate(slots) if slot.rows is not None]
-        loss_of, gradients, update = self._casting(forward), torch.autograd.grad, torch._foreach_add_
-
-        def step(*inputs: Tensor) -> Tensor:
-            loss = loss_of(*inputs)
-            moves = list(gradients(loss, leaves))
-            for index, rows in parts:
-                moves[index] = moves[index][rows]
-            update(targets, moves, alpha=-self.learning_rate)
-            return loss
-
-        return step
-
-    def _casting(self, forward: Step) -> Step:
-        types, device = self._network.types, self._spec.device
-        if not types.mixed:
-            return forward
-
-        def cast_forward(*inputs: Tensor) -> Any:
-            with types.autocast(device):
-                return forward(*inputs)
-
-        return cast_forward
-
     def _quietly(self, batches: int) -> None:
         """Run without moving the weights (running statistics move; `load` sets them back)."""
         rate, self.learning_rate = self.learning_rate, 0.0
@@ -230,7 +204,7 @@ class TorchProgram(Program):
         """Load and run the network as it is, which shows whether torch has kernels for its types."""
         try:
             self._network.load(weights)
-            self._enter(execution.eager(self._network))
+            self._enter(execution.eager(self._network, self._rate))
         except RuntimeError as error:
             if self._network.types.low:
                 reason = str(error).splitlines()[0]
@@ -241,12 +215,12 @@ class TorchProgram(Program):
 
     def _choose(self) -> execution.Way:
         eager, wanted = self._way, self._spec.execution
-        if self._spec.formulation == "tuned":
+        if self._network.tuned and not self._network.training:
             return self._only_eager(eager, "packed weights are opaque to torch.compile, which packs by itself")
-        if wanted == "auto" and execution.mostly_fused(self._network.graph):
+        if wanted == "auto" and not self._network.tuned and execution.mostly_fused(self._network.graph):
             return self._only_eager(eager, "the work is in fused recurrent kernels, which compile calls as they are")
-        makers = {"compile": execution.compiled, "recompute": execution.recomputing, "eager": lambda _: eager}
-        way = makers[wanted](self._network) if wanted in makers else self._try_both(eager)
+        makers = {"compile": execution.compiled, "recompute": execution.recomputing, "eager": lambda *_: eager}
+        way = makers[wanted](self._network, self._rate) if wanted in makers else self._try_both(eager)
         self._settings["execution"] = way.name
         return way
 
@@ -258,7 +232,7 @@ class TorchProgram(Program):
 
     def _try_both(self, eager: execution.Way) -> execution.Way:
         try:
-            ways = [eager, execution.compiled(self._network)]
+            ways = [eager, execution.compiled(self._network, self._rate)]
             self._enter(ways[1])
         except Exception as error:  # whatever the compiler raises, eager still runs
             self._settings["execution_trial"] = f"compile failed: {type(error).__name__}: {str(error).splitlines()[0]}"
@@ -287,7 +261,7 @@ class TorchProgram(Program):
             "allocator": spec.allocator,
             "isa": process.isa(),
         }
-        forms = {node.op.form for node in self._network.graph if isinstance(node.op, ops.Recurrent)}
+        forms = {part.form for part in self._network.module.modules() if isinstance(part, Cell)}
         if forms:
             settings["cell"] = ",".join(sorted(forms))
         if self._network.casts_once:
