@@ -341,7 +341,11 @@ def trained(workload, data, channels_last=False, compiles=False, optimiser=True)
 
 
 def trained_at_once(workload, data, channels_last=False, in_cpp=False):
-    """Loss, gradients and update as one compiled graph; recurrent layers as loops, which a compiler can see into."""
+    """Loss, gradients and update as one compiled graph; recurrent layers as loops, which a compiler can see into.
+
+    In C++: the calls of the kernels, too, and no questions in every call whether something has changed.
+    """
+    options = {"cpp_wrapper": True, "guard_filter_fn": torch.compiler.skip_all_guards_unsafe} if in_cpp else None
     torch._dynamo.config.trace_autograd_ops = True
     module, ring = module_of(workload, data).train(), tensors(data, channels_last)
     if channels_last:
@@ -357,7 +361,7 @@ def trained_at_once(workload, data, channels_last=False, in_cpp=False):
         weight, recurrent, bias, *second = weights
         return unrolled(workload, x, weight, recurrent.t(), bias, *(second or [None]))
 
-    @partial(torch.compile, fullgraph=True, dynamic=False, options={"cpp_wrapper": True} if in_cpp else None)
+    @partial(torch.compile, fullgraph=True, dynamic=False, isolate_recompiles=True, options=options)
     def step(x, target):
         loss = loss_of(workload, forward(x), target)
         gradients = torch.autograd.grad(loss, weights)

@@ -109,6 +109,17 @@ def test_tuned_training_compiles_an_unrolled_loop(workload: str) -> None:
     assert (program.settings["execution"], program.settings["cell"]) == ("compile", "loop")
 
 
+def test_tuned_steps_of_two_programs_are_not_mixed_up() -> None:
+    """They are the same code, and are called without a question about what was compiled."""
+    programs = [prepared("gru", mode="train", formulation="tuned", execution="compile") for _ in range(2)]
+    programs.append(prepared("lstm", mode="train", formulation="tuned", execution="compile"))
+    for program, task in programs:
+        program.learning_rate = 0.5
+        program.run(1)
+        _, gradients = slopes(task)
+        close(program.weights(), {name: values - 0.5 * gradients[name] for name, values in task.weights().items()})
+
+
 @pytest.mark.parametrize("changes", [{"precision": "bf16.32"}, {"precision": "bf16.bf16"}, {"data": "generated"}])
 def test_a_step_compiled_whole_moves_as_an_eager_one(changes: dict[str, Any]) -> None:
     ends = []
