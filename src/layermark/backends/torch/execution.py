@@ -13,13 +13,11 @@ from torch import Tensor, fx, nn
 
 from layermark import ops
 from layermark.backends.torch.cells import UNROLLED_STEPS, Fused, Loop
-from layermark.backends.torch.network import Network
+from layermark.backends.torch.network import Network, is_small
 from layermark.errors import Unsupported, UserError
 from layermark.graph import Graph
 
 EXECUTIONS = ("eager", "compile", "recompute", "auto")
-_SMALL_NODES = 32
-"""Of networks up to this large the training step is compiled whole: larger ones compile 1.4 times as long for 3 %."""
 
 Forward = Callable[..., Any]
 
@@ -76,15 +74,14 @@ def compiled(network: Network, rate: Rate) -> Way:
 
     A small network in training is compiled together with its gradients and its update.
     """
-    loops, small = _loops(network), len(network.graph.nodes) <= _SMALL_NODES
+    loops = _loops(network)
     if network.training and any(isinstance(part, Fused) and part.kind == "lstm" for part in network.module.modules()):
         raise Unsupported("torch.compile cannot train the fused LSTM; use --cell loop, or --execution eager")
     if any(loop.length > UNROLLED_STEPS for loop in loops):
         steps = {loop.cell: torch.compile(loop.cell, fullgraph=True, dynamic=False) for loop in loops}
         return Way("compile", _step(network, _direct(network), rate), lambda: _set_steps(loops, steps))
     _configure(network)
-    torch._dynamo.reset()  # folded weights of an earlier compilation must not be found again
-    if network.training and small:
+    if network.training and is_small(network.graph):
         step = _whole_step(network, rate.tensor)
     else:
         step = _step(network, torch.compile(network.module, fullgraph=True, dynamic=False), rate)
@@ -129,10 +126,9 @@ def _whole_step(network: Network, rate: Tensor) -> Forward:
                 leaf[part].sub_(rate * move[part])
         return loss.detach()
 
-    how: dict[str, Any] = {}
-    if network.tuned:
-        how["options"] = {"cpp_wrapper": True, "guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-        how["isolate_recompiles"] = True  # steps of other networks are the same code, and nobody asks whose it was
+    tuned: dict[str, Any] = {"cpp_wrapper": True, "guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+    # Isolated, because the steps of all networks are the same code, and would be taken for one that changes.
+    how: dict[str, Any] = {"isolate_recompiles": True, "options": tuned if network.tuned else None}
     return torch.compile(step, fullgraph=True, dynamic=False, **how)
 
 
@@ -175,6 +171,8 @@ def _configure(network: Network) -> None:
 
     inductor.freezing = not network.training
     torch._dynamo.config.trace_autograd_ops = network.training
+    if inductor.freezing:
+        torch._dynamo.reset()  # weights that were folded into an earlier compilation must not be found again
 
 
 def _loops(network: Network) -> list[Loop]:

@@ -61,7 +61,7 @@ class Lowered:
 
 @dataclass
 class Writer:
-    """Writes the fx graph; `tuned` packs weights once, `wide_loss` computes losses in fp32."""
+    """Writes the fx graph; `tuned` packs weights once or unrolls, `wide_loss` computes losses in fp32."""
 
     graph: Graph
     training: bool = False
@@ -71,6 +71,11 @@ class Writer:
     traced: fx.Graph = field(default_factory=fx.Graph)
     slots: dict[str, Slot] = field(default_factory=dict)
     values: dict[str, fx.Node] = field(default_factory=dict)
+
+    @property
+    def packs(self) -> bool:
+        """Whether weights are packed: training would have to do it again in every step."""
+        return self.tuned and not self.training
 
     def identifier(self, name: str) -> str:
         """A name that Python and nn.Module accept, still to be recognised in a profile."""
@@ -137,10 +142,8 @@ def lower_op(op: ops.Op, site: Site) -> fx.Node:
     raise Unsupported(f"torch has no lowering of {type(op).__name__}")
 
 
-def can_tune(op: ops.Op, length: int, *, training: bool) -> bool:
-    """Whether weights can be packed once instead of on every call; in training, whether a sequence can be unrolled."""
-    if training:
-        return isinstance(op, ops.Recurrent) and op.form == "fused" and length <= cells.UNROLLED_STEPS
+def can_tune(op: ops.Op) -> bool:
+    """Whether weights of this operation can be packed once instead of on every call."""
     packed_cell = isinstance(op, ops.Recurrent) and op.form == "fused" and op.cell in ("lstm", "rnn")
     return packed_cell or isinstance(op, (ops.Dense, ops.Conv2d))
 
@@ -158,7 +161,7 @@ def _symmetric(padding: ops.Padding) -> bool:
 def _dense(op: ops.Dense, site: Site) -> fx.Node:
     linear = nn.Linear(site.shapes[0][-1], op.units, op.bias)
     slots = {name: Slot(linear, name) for name in op.parameters(*site.shapes)}
-    packed = modules.PrepackedLinear(linear, site.shapes[0]) if site.writer.tuned else linear
+    packed = modules.PrepackedLinear(linear, site.shapes[0]) if site.writer.packs else linear
     return site.module(packed, **slots)
 
 
@@ -171,7 +174,7 @@ def _conv2d(op: ops.Conv2d, site: Site) -> fx.Node:
         height, width, top, left = height + top + bottom, width + left + right, 0, 0
     conv = nn.Conv2d(channels, op.filters, op.kernel, op.stride, (top, left), op.dilation, op.groups, op.bias)
     slots = {name: Slot(conv, name) for name in op.parameters(*site.shapes)}
-    packed = modules.PrepackedConv2d(conv, (batch, channels, height, width)) if site.writer.tuned else conv
+    packed = modules.PrepackedConv2d(conv, (batch, channels, height, width)) if site.writer.packs else conv
     return site.module(packed, x, **slots)
 
 
@@ -289,12 +292,12 @@ def _recurrent(op: ops.Recurrent, site: Site) -> fx.Node:
     length, batch, features = site.shapes[0]
     if op.form == "fused" and op.cell == "gru" and op.reset == "before":
         raise Unsupported("torch's fused GRU resets after the product; use --cell loop")
-    tuned = site.writer.tuned
-    fused = op.form == "fused" and not (tuned and site.writer.training)  # a loop is what a compiler can see into
+    packs = site.writer.packs
+    fused = op.form == "fused" and (packs or not site.writer.tuned)  # a loop is what a compiler can see into
     cell: cells.Cell
-    if tuned and fused and op.cell == "lstm":
+    if packs and fused and op.cell == "lstm":
         cell = cells.PackedLstm(op, features, batch, length)
-    elif tuned and fused and op.cell == "rnn":
+    elif packs and fused and op.cell == "rnn":
         cell = cells.PackedRnn(op, features, batch)
     else:
         cell = cells.Fused(op, features, batch) if fused else cells.Loop(op, features, batch, length)
