@@ -9,7 +9,7 @@ import torch._inductor.config
 from torch import nn
 from torch.nn import functional
 
-from native.data import HMC_STEPS, LEAPFROG_STEPS, RATE, REPEATS, draw
+from native.data import HIDDEN, HMC_STEPS, LEAPFROG_STEPS, RATE, REPEATS, draw
 from native.serve import serve
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
@@ -239,11 +239,9 @@ def fused_kernel(workload, data):
     return [partial(step, x) for (x,) in ring]
 
 
-def unrolled(workload, x, weight, turned, bias, second):
+def unrolled(workload, zeros, x, weight, turned, bias, second):
     """One product for all inputs, then a cell per time step; `turned` are the recurrent weights, inputs first."""
-    hidden = turned.shape[0]
-    h = c = torch.zeros(1, hidden)
-    rows = []
+    h, c, hidden, rows = zeros, zeros, turned.shape[0], []
     for row in functional.linear(x, weight, bias).unbind(0):
         if workload == "rnn":
             h = torch.addmm(row, h, turned).tanh_()
@@ -263,8 +261,8 @@ def unrolled(workload, x, weight, turned, bias, second):
 def looped(workload, data):
     module, ring = module_of(workload, data), tensors(data)
     ((weight, recurrent, bias, second),) = cells(workload, module)
-    turned = recurrent.t().contiguous()
-    return [partial(unrolled, workload, x, weight, turned, bias, second) for (x,) in ring]
+    turned, zeros = recurrent.t().contiguous(), torch.zeros(1, HIDDEN)
+    return [partial(unrolled, workload, zeros, x, weight, turned, bias, second) for (x,) in ring]
 
 
 def chain(x, momenta, uniforms):
@@ -350,7 +348,7 @@ def trained_at_once(workload, data, channels_last=False, in_cpp=False):
     module, ring = module_of(workload, data).train(), tensors(data, channels_last)
     if channels_last:
         module = module.to(memory_format=torch.channels_last)
-    weights = list(module.parameters())
+    weights, zeros = list(module.parameters()), torch.zeros(1, HIDDEN)
     if workload in RECURRENT:
         weights = [each.clone().requires_grad_() for layer in cells(workload, module) for each in layer]
         weights = weights if workload == "gru" else weights[:3]
@@ -359,7 +357,7 @@ def trained_at_once(workload, data, channels_last=False, in_cpp=False):
         if workload not in RECURRENT:
             return module(x)
         weight, recurrent, bias, *second = weights
-        return unrolled(workload, x, weight, recurrent.t(), bias, *(second or [None]))
+        return unrolled(workload, zeros, x, weight, recurrent.t(), bias, *(second or [None]))
 
     @partial(torch.compile, fullgraph=True, dynamic=False, isolate_recompiles=True, options=options)
     def step(x, target):
@@ -410,6 +408,7 @@ def training(workload):
             "by hand, compile, channels last": partial(trained, channels_last=True, compiles=True, optimiser=False)
         }
         ways |= {"one graph, channels last": partial(trained_at_once, channels_last=True)}
+        ways |= {"one graph, C++, channels last": partial(trained_at_once, channels_last=True, in_cpp=True)}
     if workload == "dense":
         ways |= {"by hand, compile": partial(trained, compiles=True, optimiser=False)}
     if workload in RECURRENT or workload == "dense":

@@ -21,6 +21,7 @@ from layermark.workloads.base import Task
 torch = pytest.importorskip("torch")
 lowering = pytest.importorskip("layermark.backends.torch.lowering")
 prepared = TORCH.prepared
+TUNED = {"mode": "train", "formulation": "tuned", "execution": "compile"}
 
 
 @pytest.mark.parametrize("execution", ["eager", "compile"])
@@ -33,8 +34,9 @@ def test_what_is_not_trained_stays(execution: str) -> None:
     assert torch.count_nonzero(cell.recurrent_bias[24:]) == 12
 
 
-def test_learning_rate_is_an_argument_of_the_compiled_step() -> None:
-    program, task = prepared("dense", mode="train", execution="compile")
+@pytest.mark.parametrize("formulation", ["library", "tuned"])
+def test_learning_rate_is_an_argument_of_the_compiled_step(formulation: str) -> None:
+    program, task = prepared("dense", mode="train", execution="compile", formulation=formulation)
     assert program.settings["execution"] == "compile"
     _, gradients = slopes(task)
     compiled = torch._dynamo.utils.counters["stats"]["unique_graphs"]
@@ -100,7 +102,7 @@ def test_tuned_formulation_computes_the_same(workload: str) -> None:
 
 @pytest.mark.parametrize("workload", ["dense", "grouped_conv", "rnn", "gru", "lstm"])
 def test_tuned_training_is_one_compiled_step(workload: str) -> None:
-    program, task = prepared(workload, mode="train", formulation="tuned", execution="compile")
+    program, task = prepared(workload, **TUNED)
     program.learning_rate = 0.5
     program.run(1)
     loss, gradients = slopes(task)
@@ -112,8 +114,8 @@ def test_tuned_training_is_one_compiled_step(workload: str) -> None:
 
 def test_tuned_steps_of_two_programs_are_not_mixed_up() -> None:
     """They are the same code, and are called without a question about what was compiled."""
-    programs = [prepared("gru", mode="train", formulation="tuned", execution="compile") for _ in range(2)]
-    programs.append(prepared("lstm", mode="train", formulation="tuned", execution="compile"))
+    programs = [prepared("gru", **TUNED) for _ in range(2)]
+    programs.append(prepared("lstm", **TUNED))
     for program, task in programs:
         program.learning_rate = 0.5
         program.run(1)
@@ -121,15 +123,28 @@ def test_tuned_steps_of_two_programs_are_not_mixed_up() -> None:
         close(program.weights(), {name: values - 0.5 * gradients[name] for name, values in task.weights().items()})
 
 
+@pytest.mark.parametrize("formulation", ["library", "tuned"])
 @pytest.mark.parametrize("changes", [{"precision": "bf16.32"}, {"precision": "bf16.bf16"}, {"data": "generated"}])
-def test_a_step_compiled_whole_moves_as_an_eager_one(changes: dict[str, Any]) -> None:
+def test_a_step_compiled_whole_moves_as_an_eager_one(changes: dict[str, Any], formulation: str) -> None:
     ends = []
-    for execution in ("eager", "compile"):
-        program, _ = prepared("dense", mode="train", execution=execution, ring=2, **changes)
+    for how in ({"execution": "eager"}, {"execution": "compile", "formulation": formulation}):
+        program, task = prepared("dense", mode="train", ring=2, **how, **changes)
         program.learning_rate = 0.5
+        program.run(2)
+        program.load({name: values * 0.5 for name, values in task.weights().items()})
         program.run(5)
         ends.append(program.weights())
     close(*ends, 2e-2 if "precision" in changes else 1e-5)
+
+
+def test_a_compiled_step_outlives_another_program() -> None:
+    """Which may reset all that was compiled, as folded weights need."""
+    program, task = prepared("dense", **TUNED)
+    prepared("dense", execution="compile")
+    program.learning_rate = 0.5
+    program.run(1)
+    _, gradients = slopes(task)
+    close(program.weights(), {name: values - 0.5 * gradients[name] for name, values in task.weights().items()})
 
 
 TOLERANCES = {"32.32": 1e-5, "16.32": 1e-2, "16.16": 1e-2, "bf16.32": 6e-2, "bf16.bf16": 6e-2}
@@ -274,14 +289,10 @@ def test_fused_gru_that_resets_before_is_refused() -> None:
     ("workload", "changes", "reason"),
     [
         ("gru", {"params": {"reset": "before"}}, "use --cell loop"),
-        ("gru", {"formulation": "tuned"}, "no tuned formulation"),
-        (
-            "lstm_multi",
-            {"formulation": "tuned", "mode": "train", "params": {"timesteps": 20}},
-            "too large for one step",
-        ),
+        ("lstm_multi", {**TUNED, "params": {"timesteps": 20}}, "too large for one step"),
+        ("dense", {**TUNED, "execution": "eager"}, "use --execution compile"),
         ("dense", {"formulation": "tuned", "execution": "compile"}, "opaque"),
-        ("lstm", {"mode": "train", "execution": "compile"}, "cannot train the fused LSTM; use --cell loop"),
+        ("lstm", {"mode": "train", "execution": "compile"}, "cannot train oneDNN's LSTM; use --cell loop"),
     ],
 )
 def test_refusals(workload: str, changes: dict[str, Any], reason: str) -> None:

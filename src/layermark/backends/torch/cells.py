@@ -24,7 +24,7 @@ class Cell(nn.Module):
     """
 
     form: ClassVar[str]
-    """What it really is: a fused layer, or a loop."""
+    """What is called: a fused layer of torch's, or a loop of cells."""
     state: Tensor
     bias: Tensor | None
     recurrent_bias: Tensor | None

@@ -77,6 +77,11 @@ class Writer:
         """Whether weights are packed: training would have to do it again in every step."""
         return self.tuned and not self.training
 
+    @property
+    def unrolls(self) -> bool:
+        """Whether recurrent layers are loops, which a compiler can see into."""
+        return self.tuned and self.training
+
     def identifier(self, name: str) -> str:
         """A name that Python and nn.Module accept, still to be recognised in a profile."""
         word = re.sub(r"\W", "_", name)
@@ -290,10 +295,9 @@ def _stochastic_depth(op: ops.StochasticDepth, site: Site) -> fx.Node:
 @lower_op.register
 def _recurrent(op: ops.Recurrent, site: Site) -> fx.Node:
     length, batch, features = site.shapes[0]
-    if op.form == "fused" and op.cell == "gru" and op.reset == "before":
+    packs, fused = site.writer.packs, op.form == "fused" and not site.writer.unrolls
+    if fused and op.cell == "gru" and op.reset == "before":
         raise Unsupported("torch's fused GRU resets after the product; use --cell loop")
-    packs = site.writer.packs
-    fused = op.form == "fused" and (packs or not site.writer.tuned)  # a loop is what a compiler can see into
     cell: cells.Cell
     if packs and fused and op.cell == "lstm":
         cell = cells.PackedLstm(op, features, batch, length)

@@ -21,6 +21,7 @@ from layermark.spec import Spec
 
 _COMPUTE = {"32": torch.float32, "16": torch.float16, "bf16": torch.bfloat16}
 _SMALL_NODES = 32
+"""Training steps of networks up to this large are compiled whole; larger ones compile 1.4 times as long for 3 %."""
 PACKED = (PackedLstm, PackedRnn, Prepacked, ProxyNorm)
 """Modules that keep something made from their weights."""
 
@@ -155,5 +156,5 @@ def refuse_untunable(spec: Spec, graph: Graph) -> None:
 
 
 def is_small(graph: Graph) -> bool:
-    """Whether training steps are compiled whole: larger networks take 1.4 times as long to compile, and gain 3 %."""
+    """Whether training steps are compiled whole."""
     return len(graph.nodes) <= _SMALL_NODES

@@ -215,10 +215,16 @@ class TorchProgram(Program):
 
     def _choose(self) -> execution.Way:
         eager, wanted = self._way, self._spec.execution
-        if self._network.tuned and not self._network.training:
+        if self._network.tuned and self._network.training:
+            if wanted not in ("compile", "auto"):
+                raise Unsupported(
+                    "tuned training is a compiled step; use --execution compile, or --formulation library"
+                )
+            wanted = "compile"
+        elif self._network.tuned:
             return self._only_eager(eager, "packed weights are opaque to torch.compile, which packs by itself")
-        if wanted == "auto" and not self._network.tuned and execution.mostly_fused(self._network.graph):
-            return self._only_eager(eager, "the work is in fused recurrent kernels, which compile calls as they are")
+        if wanted == "auto" and execution.mostly_fused(self._network.graph):
+            return self._only_eager(eager, "the work is in fused recurrent kernels, which compile cannot improve")
         makers = {"compile": execution.compiled, "recompute": execution.recomputing, "eager": lambda *_: eager}
         way = makers[wanted](self._network, self._rate) if wanted in makers else self._try_both(eager)
         self._settings["execution"] = way.name
