@@ -35,7 +35,7 @@ SMALL = {
 def typed(layermark, tmp_path):
     """Runs `python3 script.py ...` in a folder of its own, or answers the process when it is only started."""
 
-    def start(name, *arguments, only_start=False, **environment):
+    def start(name, *arguments, only_start=False, patience=240, **environment):
         command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *map(str, arguments)]
         process = subprocess.Popen(
             command,
@@ -47,7 +47,7 @@ def typed(layermark, tmp_path):
         )
         if only_start:
             return process
-        stdout, stderr = process.communicate(timeout=240)
+        stdout, stderr = process.communicate(timeout=patience)
         return Finished(process.returncode, stdout, stderr)
 
     return start
@@ -246,7 +246,7 @@ SHAPES = [(256, 25, 1024), (128, 50, 1536), (64, 25, 2048), (1024, 150, 256), (1
 @pytest.mark.parametrize("name", ["popart/lstm", "tensorflow/lstm", "tensorflow/gru", "tensorflow/rnn"])
 def test_the_shapes_of_the_seeds_own_tests(typed, layermark, name, batch, timesteps, hidden):
     sizes = ["--batch-size", batch, "--timesteps", timesteps, "--hidden-size", hidden]
-    finished = typed(name, *sizes, "--batches-per-step", "2", "--steps", "2")
+    finished = typed(name, *sizes, "--batches-per-step", "2", "--steps", "2", patience=1200)
     assert 0 == finished.status, finished.stdout + finished.stderr
     assert 2 == len(re.findall("sec/itr", finished.stdout))
     assert stored(layermark)[0]["memory"]["peak_rss_bytes"] < 8 << 30
