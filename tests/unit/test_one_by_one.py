@@ -30,7 +30,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("batches", [1, 2, 7, 64, 65, 66, 76, 1000])
-@pytest.mark.parametrize("took_ns", [5 * US, 500 * US])
+@pytest.mark.parametrize("took_ns", [5 * US, 1100 * US])
 def test_all_batches_run_in_the_order_of_the_ring_and_the_last_result_is_answered(batches, took_ns):
     machine = Machine(4, took_ns)
     for times in (1, 2):
@@ -40,7 +40,7 @@ def test_all_batches_run_in_the_order_of_the_ring_and_the_last_result_is_answere
     assert machine.seen == [number % 4 for number in range(2 * batches)]
 
 
-@pytest.mark.parametrize(("batches", "took_ns"), [(16, 5 * US), (1000, 500 * US)])
+@pytest.mark.parametrize(("batches", "took_ns"), [(16, 5 * US), (1000, 1100 * US)])
 def test_few_batches_are_all_watched_and_long_ones_too(batches, took_ns):
     timeline, _ = Machine(4, took_ns).run(batches)
     assert len(timeline.handed_over) == len(timeline.done) == batches
@@ -49,11 +49,11 @@ def test_few_batches_are_all_watched_and_long_ones_too(batches, took_ns):
 
 @pytest.mark.parametrize("ring", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("took_ns", [5 * US, 70 * US, 300 * US])
-def test_of_many_short_batches_one_in_about_two_milliseconds_is_watched_and_of_those_every_input(ring, took_ns):
+def test_of_many_short_batches_one_in_two_to_five_milliseconds_is_watched_and_of_those_every_input(ring, took_ns):
     timeline, _ = Machine(ring, took_ns).run(10_000)
     assert all(done - began == took_ns for began, done in zip(*timeline, strict=True))
     apart = [later - earlier for earlier, later in itertools.pairwise(timeline.handed_over)]
-    assert 800 * US < statistics.median(apart) == max(apart) <= 2000 * US
+    assert 2000 * US < statistics.median(apart) == max(apart) <= 5000 * US
     assert {done // took_ns % ring for done in timeline.done} == set(range(ring))
 
 

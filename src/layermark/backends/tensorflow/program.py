@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from layermark import ops
-from layermark.backends.base import Arrays, OperatorTime, Program, Timeline, live, one_by_one
+from layermark.backends.base import Arrays, OperatorTime, Program, Timeline, apart, live, one_by_one
 from layermark.backends.tensorflow import process
 from layermark.backends.tensorflow.execution import Compiled
 from layermark.backends.tensorflow.network import Array, Network, aligned
@@ -211,6 +211,9 @@ class TensorflowProgram(Program):
         return [Way(compiled, each) for each in loops]
 
     def _compile(self, *, xla: bool) -> Compiled:
+        return apart(partial(self._compiled_here, xla=xla))
+
+    def _compiled_here(self, *, xla: bool) -> Compiled:
         compiled = Compiled(self._network, self._network.stored(self._loaded), self.host, xla=xla)
         self._quietly(lambda: self._run_separately(compiled, 2))
         return compiled
