@@ -8,6 +8,7 @@ what the second reaches of ONNX Runtime, beside what it once reached (`native/ba
 
 import statistics
 import sys
+import time
 from contextlib import ExitStack, closing, suppress
 
 from native.baselines import share_of_onnxruntime
@@ -27,6 +28,8 @@ WITHIN = 0.85
 """Of the share of ONNX Runtime that was reached before."""
 COPIES = 2
 """Of both programs in a start, which take turns: where in memory one lies decides about 5 % of a small layer."""
+FEWEST = 8
+"""Pairs of blocks in a start, however long a batch takes."""
 TRIALS = 9
 """Blocks of each of Layermark's formulations before one is chosen."""
 
@@ -67,11 +70,13 @@ class Row:
             if self.spec.workload != "hmc":
                 others.append(stack.enter_context(closing(plain_onnxruntime(self.spec.workload))))
             self.chosen, self.programs = hand.name, f"{ours.name} / {hand.name}"
-            pairs = []
+            pairs, ends = [], time.monotonic() + args.seconds
             for pair in alternating(ours, hand, others, args.pairs, args.block):
                 pairs.append(pair)
                 if len(pairs) % 4 == 1:
                     self.reference += [(pair[1], in_turn(each, [ours, hand, each], args.block)) for each in others]
+                if len(pairs) >= FEWEST and time.monotonic() > ends:
+                    break
             self.starts.append(pairs)
 
 
@@ -143,6 +148,7 @@ def main():
         most=(12, "starts, at most"),
         width=(0.04, "of the interval that is narrow enough"),
         pairs=(40, "blocks of each side in a start"),
+        seconds=(15.0, "after which a start of long batches has pairs enough"),
         block=(0.05, "seconds of a block"),
     )
     print(HEADER)
