@@ -2,6 +2,7 @@
 
 import pytest
 
+from layermark.backends.null import NullBackend, NullProgram
 from layermark.errors import Unsupported
 from layermark.spec import Spec
 from layermark.worker.service import Service
@@ -16,3 +17,20 @@ def test_a_program_is_closed_once_even_if_the_next_are_refused():
         with pytest.raises(Unsupported):
             service.prepare(spec.replace(mode="train").to_json())
     assert [1] == closed
+
+
+@pytest.mark.parametrize(("batches", "wanted"), [(1, "reference"), (8, "auto")])
+def test_a_copy_has_no_trial_but_runs_as_the_first_does(monkeypatch, batches, wanted):
+    asked = []
+
+    def prepare(self, spec, task):
+        asked.append(spec.execution)
+        return NullProgram(spec, task)
+
+    monkeypatch.setattr(NullBackend, "executions", ("auto", "reference"))
+    monkeypatch.setattr(NullBackend, "prepare", prepare)
+    service = Service()
+    spec = Spec(workload="dense", backend="null", params={"size": 8}, threads=1, batches_per_step=batches)
+    service.prepare(spec.to_json())
+    service.copy()
+    assert ["auto", wanted] == asked

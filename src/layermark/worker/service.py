@@ -72,7 +72,7 @@ class Service:
         versions = _loaded(found)
         imported = time.perf_counter()
         self._task = fed_task(self._spec)
-        program = self._build()
+        program = self._build(self._spec)
         built, drawing = time.perf_counter() - imported, self._task.drawing.seconds
         return {
             "timings_s": {"import": imported - began, "data": drawing, "compile": built - drawing},
@@ -83,13 +83,20 @@ class Service:
         }
 
     def copy(self) -> dict[str, Any]:
-        """Build the program once more, beside the earlier ones: the same work at other places in memory."""
-        self._build()
+        """Build the program once more, beside the earlier ones: the same work at other places in memory.
+
+        A copy has no trial of its own, which might choose another way of running it. (How several batches in a call
+        are run is chosen too, and no word asks for that.)
+        """
+        spec, chosen = self._spec, self._ready().settings.get("execution")
+        if spec.batches_per_step == 1 and chosen in backend(spec.backend).executions:
+            spec = spec.replace(execution=chosen)
+        self._build(spec)
         return {}
 
-    def _build(self) -> Program:
-        program = _built(backend(self._spec.backend), self._spec, self._task)
-        program.learning_rate = self._spec.learning_rate
+    def _build(self, spec: Spec) -> Program:
+        program = _built(backend(spec.backend), spec, self._task)
+        program.learning_rate = spec.learning_rate
         self._programs.append(program)
         return program
 
