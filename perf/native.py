@@ -147,7 +147,7 @@ def main():
         starts=(4, "of both sides, at least"),
         most=(12, "starts, at most"),
         width=(0.04, "of the interval that is narrow enough"),
-        pairs=(40, "blocks of each side in a start"),
+        pairs=(24, "blocks of each side in a start"),
         seconds=(15.0, "after which a start of long batches has pairs enough"),
         block=(0.05, "seconds of a block"),
     )

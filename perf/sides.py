@@ -4,11 +4,11 @@ import argparse
 import itertools
 import json
 import os
-import statistics
 import subprocess
 import sys
 from pathlib import Path
 
+from native.serve import SAMPLE_S, undisturbed
 from ratios import interval
 
 from layermark.devices import cpu
@@ -57,7 +57,7 @@ class Ours:
         for _ in range(copies - 1):
             self.worker.call("copy", PATIENCE_S)
         self._turns = itertools.cycle(range(copies))
-        fault = self.worker.call("warm_up", PATIENCE_S).get("fault")
+        fault = self.worker.call("warm_up", PATIENCE_S, sample_ns=int(SAMPLE_S * 1e9)).get("fault")
         if fault:
             sys.exit(f"{spec.backend} {spec.workload}: {fault}")
         self.name = f"{spec.formulation}, {self.settings['execution']}"
@@ -65,7 +65,7 @@ class Ours:
     def rate(self, seconds):
         """Batches per second of one block."""
         block = self.worker.call("measure", PATIENCE_S, seconds=seconds, min_steps=1, copy=next(self._turns))
-        return block["batches"] / statistics.median(block["samples_ns"]) * 1e9
+        return block["batches"] / undisturbed(block["samples_ns"]) * 1e9
 
 
 def in_turn(side, everybody, seconds):
@@ -88,9 +88,9 @@ def settled(pairs, args):
 
 
 def narrow(found, args):
-    """Whether an interval is as narrow as was asked for."""
-    _, low, high = found
-    return high - low <= args.width
+    """Whether an interval is as narrow as was asked for, as a share of the ratio."""
+    ratio, low, high = found
+    return high - low <= args.width * ratio
 
 
 def judged(rate, found, *, surely):
