@@ -212,7 +212,7 @@ def packed_lstm(workload, data):
         packed = pack(weight, recurrent, hidden, False, True, False, shape)
         zeros = torch.zeros(1, hidden)
         layers.append((*packed, bias, second, zeros, zeros, False, [], 2, hidden, 1, True, False, False, False))
-    call = torch.ops.aten.mkldnn_rnn_layer
+    call = torch.mkldnn_rnn_layer
 
     def step(x):
         for each in layers:
