@@ -132,7 +132,7 @@ class JaxProgram(Program):
             nonlocal held
             loss: Array
             held, loss = step(held, rate, *inputs)
-            return loss.block_until_ready()
+            return loss
 
         calls = itertools.cycle([partial(train, each) for each in self._resident])
         timeline, loss = one_by_one(itertools.islice(calls, self._position, None), batches, self.clock)
@@ -193,7 +193,7 @@ class JaxProgram(Program):
     def _rate_now(self) -> Array:
         """The learning rate on the device; moved there only when it changes."""
         if self._rate[0] != self.learning_rate:
-            self._rate = (self.learning_rate, jnp.asarray(self.learning_rate, jnp.float32))
+            self._rate = (self.learning_rate, _there(jnp.asarray(self.learning_rate, jnp.float32)))
         return self._rate[1]
 
     def _quietly(self, batches: int) -> None:
