@@ -149,11 +149,13 @@ def test_the_platform_is_the_cpu() -> None:
     assert backend("jax").load()["platform"] == "cpu"
 
 
-def test_what_a_call_reads_is_there_when_the_weights_are_loaded() -> None:
+@pytest.mark.parametrize("mode", ["infer", "train"])
+def test_a_call_has_done_its_work_since_what_it_reads_is_there(mode: str) -> None:
     """A call whose arguments are still on their way returns at once, whatever was said about dispatch."""
-    program, task = JAX.prepared(params={"size": 4096}, ring=2)
-    for _ in range(5):
+    program, task = JAX.prepared(params={"size": 4096}, ring=2, mode=mode)
+    for turn in range(5):
         program.load(task.weights())
+        program.learning_rate = 0.01 * turn
         assert all(each.is_ready() for each in jax.tree.leaves((program._held, program._resident)))
         program.run(1)
-        assert all(each.is_ready() for each in program._last)
+        assert all(each.is_ready() for each in jax.tree.leaves((program._held, program._last)))
