@@ -84,8 +84,8 @@ def _stride(batch_ns: int) -> int:
 def apart(build: Callable[[], Result]) -> Result:
     """Build something in a thread of its own, which has a heap of its own (glibc's arenas) that a compiler may litter.
 
-    The C library looks for a place among all the holes of the caller's heap, in every call of an operation: what XLA
-    leaves there when it compiles makes the graph executor's small training steps 3 to 5 % slower.
+    The C library looks for places among the holes of a heap in every call of an operation. Small training steps of
+    TensorFlow's graph executor were 3 to 5 % slower after XLA had compiled in the thread that makes the calls.
     """
     with ThreadPoolExecutor(1) as builder:
         return builder.submit(build).result()

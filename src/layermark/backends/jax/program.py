@@ -125,7 +125,7 @@ class JaxProgram(Program):
         return timeline
 
     def _train_warm(self, batches: int) -> Timeline:
-        """The same in training: every step gives the parameters of the next."""
+        """The same in training, as synchronous: every step gives the parameters of the next."""
         step, rate, held = self._step, self._rate_now(), self._held
 
         def train(inputs: Inputs) -> Array:
