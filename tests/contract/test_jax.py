@@ -121,6 +121,23 @@ def test_both_forms_are_the_best_loop_there_is(form: str, timesteps: int, cell: 
     close(program.outputs(), oracle(task, 0))
 
 
+@pytest.mark.parametrize(("timesteps", "cell"), [(5, "unrolled"), (20, "scan")])
+@pytest.mark.parametrize("workload", ["rnn", "lstm"])
+def test_tuned_training_differentiates_the_loop_at_once(workload: str, timesteps: int, cell: str) -> None:
+    program, task = prepared(workload, formulation="tuned", mode="train", params={"timesteps": timesteps})
+    assert program.settings["cell"] == f"{cell}, differentiated at once"
+    program.learning_rate = 1.0
+    program.run(1)
+    _, gradients = slopes(task)
+    close({name: task.weights()[name] - each for name, each in program.weights().items()}, gradients, 1e-4)
+
+
+@pytest.mark.parametrize("mode", ["infer", "train"])
+def test_cells_without_a_tuned_formulation_say_so(mode: str) -> None:
+    with pytest.raises(Unsupported, match="no tuned formulation of gru on jax"):
+        prepared("gru", formulation="tuned", mode=mode)
+
+
 TURNS = """
 import time
 from layermark.backends.base import backend

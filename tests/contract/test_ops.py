@@ -92,6 +92,14 @@ def test_tuned_convolution_of_few_channels(each: Case) -> None:
     check_gradients(each, LOWERINGS["jax"], "tuned")
 
 
+PLAIN_CELLS = [each for each in cases_of("jax") if getattr(each.op, "cell", "gru") != "gru"]
+
+
+@pytest.mark.parametrize("each", PLAIN_CELLS, ids=[each.name for each in PLAIN_CELLS])
+def test_tuned_cells_in_training(each: Case) -> None:
+    check_gradients(each, LOWERINGS["jax"], "tuned")
+
+
 @pytest.mark.parametrize("name", ["jax", XLA])
 @EVERY_GROUPED
 def test_tuned_grouped_convolution(each: Case, name: str) -> None:

@@ -40,7 +40,7 @@ def test_all_batches_run_in_the_order_of_the_ring_and_the_last_result_is_answere
     assert machine.seen == [number % 4 for number in range(2 * batches)]
 
 
-@pytest.mark.parametrize(("batches", "took_ns"), [(16, 5 * US), (1000, 1100 * US)])
+@pytest.mark.parametrize(("batches", "took_ns"), [(8, 5 * US), (1000, 1100 * US)])
 def test_few_batches_are_all_watched_and_long_ones_too(batches, took_ns):
     timeline, _ = Machine(4, took_ns).run(batches)
     assert len(timeline.handed_over) == len(timeline.done) == batches

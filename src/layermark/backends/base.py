@@ -38,7 +38,7 @@ class Timeline(NamedTuple):
     done: Sequence[int]
 
 
-_FEW = 16
+_FEW = 8
 """So many batches are all watched, however short they are."""
 _APART_NS = 5_000_000
 """Of more, some are watched: as few as may be, but no further apart than this."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 from layermark.backends.base import Arrays, Program, Timeline, one_by_one
@@ -50,4 +49,5 @@ class CallProgram(Program):
         return {}
 
     def _from_the_first(self) -> Iterator[Callable[[], Any]]:
-        return (partial(self._lowering.call, number) for number in itertools.count())
+        call, numbers = self._lowering.call, itertools.count()
+        return itertools.repeat(lambda: call(next(numbers)))

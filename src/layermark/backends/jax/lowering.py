@@ -217,7 +217,7 @@ def _stochastic_depth(op: ops.StochasticDepth, site: Site, x: Array, mask: Array
 
 @apply_op.register
 def _recurrent(op: ops.Recurrent, site: Site, x: Array) -> Array:
-    return cells.apply(op, site.weights, x, training=site.training)
+    return cells.apply(op, site.weights, x, training=site.training, tuned=site.tuned)
 
 
 @apply_op.register

@@ -46,15 +46,17 @@ class Network:
 
     def __init__(self, spec: Spec, graph: Graph) -> None:
         self.graph, self.types, self.training = graph, Types.of(spec.precision), spec.mode == "train"
-        tuned = spec.formulation == "tuned"
-        if tuned and not any(map(self._tunable, graph)):
+        self._tuned = spec.formulation == "tuned"
+        if self._tuned and not any(map(self._tunable, graph)):
             raise Unsupported(f"no tuned formulation of {spec.workload} on jax")
-        self._lowering = Lowering(graph, tuned, self.training, self.types.compute.name)
+        self._lowering = Lowering(graph, self._tuned, self.training, self.types.compute.name)
         self._trained = [name for name, facts in graph.parameters.items() if facts.trainable]
         self._settled: list[str] = []
         self._settle = jax.jit(self._settle_flat)
 
     def _tunable(self, node: Node) -> bool:
+        if isinstance(node.op, ops.Recurrent):
+            return cells.tunable(node.op, training=self.training)
         return isinstance(node.op, ops.Conv2d) and convolution.tunable(node.op, self.graph.input_shapes(node)[0][1])
 
     @property
@@ -66,7 +68,7 @@ class Network:
     def cells(self) -> str:
         """What recurrent layers really are, if there are any."""
         found = [
-            cells.describe(node.op, self.graph.input_shapes(node)[0][0], training=self.training)
+            cells.describe(node.op, self.graph.input_shapes(node)[0][0], training=self.training, tuned=self._tuned)
             for node in self.graph
             if isinstance(node.op, ops.Recurrent)
         ]
