@@ -27,7 +27,8 @@ class Hand:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
         self._process = subprocess.Popen(command, env=environment, cwd=Path(__file__).parent, **pipes)
         self.pid = self._process.pid
-        self.name = self._answer()["chosen"]
+        answer = self._answer()
+        self.name, self.rates = answer["chosen"], answer["rates"]
 
     def _answer(self):
         line = self._process.stdout.readline()
