@@ -29,7 +29,7 @@ def settle(op: Recurrent, weights: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def tunable(op: Recurrent, *, training: bool) -> bool:
-    """Whether `tuned` is any faster: in training only, and not for a GRU, whose reset gate scales its product."""
+    """Whether there is a `tuned` formulation: in training only, and not of a GRU, which was 7 % slower that way."""
     return training and op.cell != "gru"
 
 
@@ -62,7 +62,7 @@ def _differentiated_at_once(op: Recurrent, unroll: bool, recurrent: Array, proje
 
     Differentiated as it stands, the loop adds a step's part to that gradient in every step back, and so goes through an
     array as large as the weights each time. But what a step adds to its product has the product's gradient, and that is
-    known for all steps when the loop back has ended: 1.15 times as fast.
+    known for all steps when the loop back has ended: about 1.15 times as fast at batch 1.
     """
     return _states(op, unroll, {"recurrent": recurrent}, projected)
 
