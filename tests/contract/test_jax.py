@@ -132,10 +132,10 @@ def test_tuned_training_differentiates_the_loop_at_once(workload: str, timesteps
     close({name: task.weights()[name] - each for name, each in program.weights().items()}, gradients, 1e-4)
 
 
-@pytest.mark.parametrize("mode", ["infer", "train"])
-def test_cells_without_a_tuned_formulation_say_so(mode: str) -> None:
-    with pytest.raises(Unsupported, match="no tuned formulation of gru on jax"):
-        prepared("gru", formulation="tuned", mode=mode)
+@pytest.mark.parametrize(("workload", "mode", "phase"), [("lstm", "infer", "inference"), ("gru", "train", "training")])
+def test_cells_without_a_tuned_formulation_say_so(workload: str, mode: str, phase: str) -> None:
+    with pytest.raises(Unsupported, match=f"no tuned formulation of {workload} on jax in {phase}"):
+        prepared(workload, formulation="tuned", mode=mode)
 
 
 TURNS = """

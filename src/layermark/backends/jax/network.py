@@ -48,7 +48,8 @@ class Network:
         self.graph, self.types, self.training = graph, Types.of(spec.precision), spec.mode == "train"
         self._tuned = spec.formulation == "tuned"
         if self._tuned and not any(map(self._tunable, graph)):
-            raise Unsupported(f"no tuned formulation of {spec.workload} on jax")
+            phase = "training" if self.training else "inference"
+            raise Unsupported(f"no tuned formulation of {spec.workload} on jax in {phase}")
         self._lowering = Lowering(graph, self._tuned, self.training, self.types.compute.name)
         self._trained = [name for name, facts in graph.parameters.items() if facts.trainable]
         self._settled: list[str] = []
