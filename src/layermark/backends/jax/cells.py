@@ -35,8 +35,7 @@ def tunable(op: Recurrent, *, training: bool) -> bool:
 
 def apply(op: Recurrent, weights: Mapping[str, Array], x: Array, *, training: bool, tuned: bool) -> Array:
     """The hidden states of every time step."""
-    at_once = tuned and tunable(op, training=training)
-    unroll = _unrolls(op, x.shape[0], training=training, tuned=at_once)
+    unroll, at_once = _way(op, x.shape[0], training=training, tuned=tuned)
     projected = _project(weights, x)
     if at_once:
         return _differentiated_at_once(op, unroll, weights["recurrent"], projected)
@@ -92,14 +91,19 @@ def _parted(op: Recurrent, weights: Mapping[str, Array]) -> Mapping[str, Array]:
 
 def describe(op: Recurrent, steps: int, *, training: bool, tuned: bool) -> str:
     """What really runs for either form."""
-    at_once = tuned and tunable(op, training=training)
-    form = "unrolled" if _unrolls(op, steps, training=training, tuned=at_once) else "scan"
+    unroll, at_once = _way(op, steps, training=training, tuned=tuned)
+    form = "unrolled" if unroll else "scan"
     return f"{form}, differentiated at once" if at_once else form
 
 
-def _unrolls(op: Recurrent, steps: int, *, training: bool, tuned: bool) -> bool:
-    """Short loops, but not those of a plain cell as JAX differentiates it: 1.2 times as fast in a loop."""
-    return steps <= UNROLLED_STEPS and (tuned or not (training and op.cell == "rnn"))
+def _way(op: Recurrent, steps: int, *, training: bool, tuned: bool) -> tuple[bool, bool]:
+    """Whether the loop is unrolled, and whether it is differentiated at once.
+
+    Short loops are unrolled, but not those of a plain cell as JAX differentiates it: 1.2 times as fast in a loop.
+    """
+    at_once = tuned and tunable(op, training=training)
+    slow_unrolled = training and op.cell == "rnn" and not at_once
+    return steps <= UNROLLED_STEPS and not slow_unrolled, at_once
 
 
 def _project(weights: Mapping[str, Array], x: Array) -> Array:
