@@ -25,7 +25,8 @@ def start(spec, args, *chosen):
     """The pairs of one start of both sides, and their names; without a chosen formulation by hand, a trial decides."""
     module = f"native.cnns.{spec.backend}"
     with Crew() as crew, closing(Hand(spec, module, spec.workload, spec.batch_size, *chosen)) as hand:
-        ours, pairs = Ours(crew, spec), []
+        hand.ready()
+        ours, pairs = Ours(crew, spec).ready(), []
         for pair in alternating(ours, hand, [], args.most, args.block):
             pairs.append(pair)
             if settled(pairs, args):

@@ -24,6 +24,8 @@ RUNTIMES = ("onnxruntime", "openvino", "jax", "torch", "tensorflow")
 TRAINING = ("torch", "tensorflow", "jax")
 WORKLOADS = ("dense", "conv", "grouped_conv", "rnn", "gru", "lstm", "lstm_multi", "hmc")
 FORMULATIONS = ("library", "tuned")
+EXECUTIONS = {"tensorflow": ("function", "xla")}
+"""What Layermark's side chooses from; elsewhere its own trial does."""
 WITHIN = 0.85
 """Of the share of ONNX Runtime that was reached before."""
 COPIES = 2
@@ -37,18 +39,27 @@ TRIALS = 9
 
 
 def fastest(spec):
-    """Layermark's fastest formulation of a spec: the better of library and tuned where it has both."""
+    """Layermark's fastest formulation and execution of a spec, chosen beforehand as those by hand are."""
     with Crew() as crew:
-        found = {}
-        for each in FORMULATIONS:
-            with suppress(Unsupported):
-                found[each] = Ours(crew, spec.replace(formulation=each))
-        if not found:
+        sides = [side for each in candidates(spec) if (side := offered(crew, each))]
+        if not sides:
             return None
-        sides = list(found.values())
         rates = [[in_turn(each, sides, 0.1) for each in sides] for _ in range(TRIALS if len(sides) > 1 else 1)]
-        middle = dict(zip(found, map(statistics.median, zip(*rates, strict=True)), strict=True))
-    return spec.replace(formulation=max(middle, key=middle.get))
+    middle = list(map(statistics.median, zip(*rates, strict=True)))
+    best = sides[middle.index(max(middle))]
+    return best.spec.replace(execution=best.settings["execution"])
+
+
+def candidates(spec):
+    """What a spec leaves open."""
+    executions = EXECUTIONS.get(spec.backend, ("auto",))
+    return [spec.replace(formulation=each, execution=way) for each in FORMULATIONS for way in executions]
+
+
+def offered(crew, spec):
+    """A worker with this program; None where Layermark has no such program."""
+    with suppress(Unsupported):
+        return Ours(crew, spec).ready()
 
 
 class Row:
@@ -68,9 +79,12 @@ class Row:
         """Start both sides and add what they showed."""
         with Crew() as crew, ExitStack() as stack:
             hand = stack.enter_context(closing(hand_written(self.spec, self.chosen)))
-            ours, others = Ours(crew, self.spec, COPIES), []
+            others = []
             if self.spec.workload != "hmc":
                 others.append(stack.enter_context(closing(plain_onnxruntime(self.spec.workload))))
+            ours = Ours(crew, self.spec, COPIES)
+            for each in (hand, *others, ours):
+                each.ready()
             self.programs = f"{ours.name} / {hand.name}"
             pairs, ends = [], time.monotonic() + args.seconds
             for pair in alternating(ours, hand, others, args.pairs, args.block):
@@ -100,7 +114,7 @@ def fastest_by_hand(spec):
     best = {}
     for _ in range(PROCESSES):
         with closing(hand_written(spec)) as hand:
-            if not hand.rates:  # there is only one
+            if not hand.ready().rates:  # there is only one
                 return hand.name
             best |= {name: max(rate, best.get(name, 0)) for name, rate in hand.rates.items()}
     return max(best, key=best.get)
@@ -156,9 +170,9 @@ def main():
     args = asked(
         __doc__,
         {"runtimes": RUNTIMES, "workloads": WORKLOADS, "modes": ("infer", "train")},
-        starts=(4, "of both sides, at least"),
-        most=(12, "starts, at most"),
-        width=(0.04, "of the interval that is narrow enough"),
+        starts=(6, "of both sides, at least"),
+        most=(16, "starts, at most"),
+        width=(0.03, "of the interval that is narrow enough"),
         pairs=(24, "blocks of each side in a start"),
         seconds=(15.0, "after which a start of long batches has pairs enough"),
         block=(0.05, "seconds of a block"),

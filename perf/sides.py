@@ -19,7 +19,7 @@ GOAL = 0.97
 
 
 class Hand:
-    """A process that runs the formulations of a module of `native/`."""
+    """A process that runs the formulations of a module of `native/`; it starts at once, and is waited for by `ready`."""
 
     def __init__(self, spec, module, workload, setting, *wish, copies=1):
         command = [sys.executable, "-m", module, *map(str, (workload, setting, copies, *wish))]
@@ -27,8 +27,12 @@ class Hand:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
         self._process = subprocess.Popen(command, env=environment, cwd=Path(__file__).parent, **pipes)
         self.pid = self._process.pid
+
+    def ready(self):
+        """Itself, once its programs are built: the chosen formulation and, where there was a choice, the rates of all."""
         answer = self._answer()
         self.name, self.rates = answer["chosen"], answer["rates"]
+        return self
 
     def _answer(self):
         line = self._process.stdout.readline()
@@ -52,16 +56,20 @@ class Ours:
     """A worker with a Layermark program in it, or copies of one that take turns."""
 
     def __init__(self, crew, spec, copies=1):
-        self.worker = crew.hire(worker_environment(spec))
+        self.spec, self.worker = spec, crew.hire(worker_environment(spec))
         self.pid = self.worker.pid
         self.settings = self.worker.call("prepare", PATIENCE_S, spec=spec.to_json())["settings"]
         for _ in range(copies - 1):
             self.worker.call("copy", PATIENCE_S)
         self._turns = itertools.cycle(range(copies))
+        self.name = f"{spec.formulation}, {self.settings['execution']}"
+
+    def ready(self):
+        """Itself, warmed up, which wants the machine for itself."""
         fault = self.worker.call("warm_up", PATIENCE_S, sample_ns=int(SAMPLE_S * 1e9)).get("fault")
         if fault:
-            sys.exit(f"{spec.backend} {spec.workload}: {fault}")
-        self.name = f"{spec.formulation}, {self.settings['execution']}"
+            sys.exit(f"{self.name}: {fault}")
+        return self
 
     def rate(self, seconds):
         """Batches per second of one block."""

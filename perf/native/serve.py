@@ -48,10 +48,8 @@ class Loop:
     """What an engineer would write to time steps that take turns."""
 
     def __init__(self, steps):
-        self.ring = itertools.cycle(steps)
+        self.ring, self.batches = itertools.cycle(steps), 0
         self.seconds(len(steps))  # whatever is left to do on the first calls
-        self.batches = self.within(SAMPLE_S)
-        self.batches = self.within(SAMPLE_S)
 
     def seconds(self, batches):
         """What so many steps take."""
@@ -67,7 +65,13 @@ class Loop:
         return max(1, round(seconds / (min(self.seconds(3) for _ in range(3)) / 3)))
 
     def block(self, seconds):
-        """Batches per second of the samples that fit, after some that are not counted."""
+        """Batches per second of the samples that fit, after some that are not counted.
+
+        How many steps make a sample is found in the first block, while nothing else runs.
+        """
+        if not self.batches:
+            self.within(SAMPLE_S)
+            self.batches = self.within(SAMPLE_S)
         self.samples(seconds / 5)
         return self.batches / undisturbed(self.samples(seconds))
 
