@@ -27,9 +27,9 @@ def start(spec, args, *chosen):
     with Crew() as crew, closing(Hand(spec, module, spec.workload, spec.batch_size, *chosen)) as hand:
         hand.ready()
         ours, pairs = Ours(crew, spec).ready(), []
-        for pair in alternating(ours, hand, [], args.most, args.block):
+        for pair in alternating(ours, hand, [], args.block):
             pairs.append(pair)
-            if settled(pairs, args):
+            if len(pairs) == args.most or settled(pairs, args):
                 break
     return pairs, ours.name, hand.name
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack, closing, suppress
 from native.baselines import share_of_onnxruntime
 from native.serve import PLAINEST
 from ratios import interval_of_starts
-from sides import Hand, Ours, alternating, asked, in_turn, judged, narrow
+from sides import Hand, Ours, alternating, asked, in_turn, judged, narrow, settled
 
 from layermark.axes import expand
 from layermark.errors import Unsupported
@@ -87,11 +87,11 @@ class Row:
                 each.ready()
             self.programs = f"{ours.name} / {hand.name}"
             pairs, ends = [], time.monotonic() + args.seconds
-            for pair in alternating(ours, hand, others, args.pairs, args.block):
+            for pair in alternating(ours, hand, others, args.block):
                 pairs.append(pair)
                 if len(pairs) % 4 == 1:
                     self.reference += [(pair[1], in_turn(each, [ours, hand, each], args.block)) for each in others]
-                if len(pairs) >= FEWEST and time.monotonic() > ends:
+                if settled(pairs, args) or (len(pairs) >= FEWEST and time.monotonic() > ends):
                     break
             self.starts.append(pairs)
 
@@ -173,8 +173,8 @@ def main():
         starts=(6, "of both sides, at least"),
         most=(16, "starts, at most"),
         width=(0.03, "of the interval that is narrow enough"),
-        pairs=(24, "blocks of each side in a start"),
-        seconds=(15.0, "after which a start of long batches has pairs enough"),
+        pairs=(16, "blocks of each side in a start, at least"),
+        seconds=(9.0, "after which a start has pairs enough, however wide its interval is"),
         block=(0.05, "seconds of a block"),
     )
     print(HEADER)

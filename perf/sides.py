@@ -19,7 +19,7 @@ GOAL = 0.97
 
 
 class Hand:
-    """A process that runs the formulations of a module of `native/`; it starts at once, and is waited for by `ready`."""
+    """A process that runs the formulations of a module of `native/`: started at once, waited for by `ready`."""
 
     def __init__(self, spec, module, workload, setting, *wish, copies=1):
         command = [sys.executable, "-m", module, *map(str, (workload, setting, copies, *wish))]
@@ -29,7 +29,7 @@ class Hand:
         self.pid = self._process.pid
 
     def ready(self):
-        """Itself, once its programs are built: the chosen formulation and, where there was a choice, the rates of all."""
+        """Itself, once its programs are built: the chosen formulation and, where there was a choice, all rates."""
         answer = self._answer()
         self.name, self.rates = answer["chosen"], answer["rates"]
         return self
@@ -83,9 +83,9 @@ def in_turn(side, everybody, seconds):
     return side.rate(seconds)
 
 
-def alternating(ours, hand, others, pairs, seconds):
-    """Pairs of rates; who is first changes every time."""
-    for number in range(pairs):
+def alternating(ours, hand, others, seconds):
+    """Pairs of rates, without end; who is first changes every time."""
+    for number in itertools.count():
         order = (ours, hand) if number % 2 else (hand, ours)
         found = {side: in_turn(side, [ours, hand, *others], seconds) for side in order}
         yield found[ours], found[hand]

@@ -18,7 +18,7 @@ import time
 SAMPLE_S = 0.005
 TRIAL_BLOCK_S, TRIAL_S, TRIAL_ROUNDS = 0.08, 2.0, 3
 """The blocks of a trial, what all of one formulation may take, and how many there are at least."""
-CONTENDER = 0.7
+CONTENDER = 0.85
 """Of the fastest in the first round: what is slower need not be tried again."""
 PLAINEST = "plainest"
 
