@@ -87,12 +87,27 @@ def test_calls_are_joined_where_one_call_of_many_batches_is_the_same():
     program = Seamless(MS // 100)
     measured = Loop(program, 1)
     measured.warm_up()
-    assert {1} == set(program.asked)
+    *alone, joined = program.asked
+    assert ({1}, 1000) == (set(alone), joined)
     program.asked.clear()
     block = measured.block(0.3, 5)
     assert {1000} == set(program.asked)
     assert (1000, 1000, 30) == (block.calls, block.batches, len(block.samples_ns))
     assert {MS // 100} == set(block.latencies_ns)
+
+
+def test_a_sample_is_filled_by_calls_as_long_as_they_are_one_after_the_other():
+    class Hurrying(Scripted):
+        seamless = True
+
+        def run(self, batches):
+            began, self.now = self.now, self.now + next(self.times) * (1 if batches == 1 else batches // 2)
+            return Timeline([began], [self.now])
+
+    measured = Loop(Hurrying(MS), 1)
+    measured.warm_up()
+    block = measured.block(0.3, 5)
+    assert (20, {loop.SAMPLE_NS}) == (block.calls, set(block.samples_ns))
 
 
 def test_block_lasts_as_long_as_asked_and_has_the_steps_asked_for():

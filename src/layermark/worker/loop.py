@@ -67,8 +67,14 @@ class Loop:
             first = self._sample(1)
             began = self._clock()
             step_ns, steady = self._settle(began + _WARM_UP_LIMIT_NS)
-        self._calls = max(1, math.ceil(self._sample_ns / max(step_ns, 1)))
+            self._calls = self._filling(step_ns)
+            if self._calls > 1:  # one after the other, calls may be shorter than alone
+                self._calls = self._filling(self._sample(self._calls) / self._calls)
         return WarmUp(first / 1e9, (self._clock() - began) / 1e9, step_ns, steady)
+
+    def _filling(self, step_ns: float) -> int:
+        """How many calls of this length fill a sample."""
+        return max(1, math.ceil(self._sample_ns / max(step_ns, 1)))
 
     def _settle(self, until: int) -> tuple[float, bool]:
         """The median call of the last window, and whether it agreed with the one before."""
