@@ -11,8 +11,10 @@ from layermark.backends.base import backend
 
 _DEFAULT_ENVIRONMENT = ctypes.c_void_p(-1)
 """FE_DFL_ENV of the C library: the floating-point environment that a program starts with."""
-# As in every worker: left alone, TensorFlow has oneDNN's kernels on some CPUs only, and no others for some graphs.
+# As in every worker on a CPU: left alone, TensorFlow has oneDNN's kernels on some CPUs only, and no others for some
+# graphs, and runs on a GPU where it sees one.
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -17,7 +17,7 @@ SMALL_FLOPS = 8_000_000
 
 
 class TensorflowBackend(Backend):
-    """TensorFlow on CPU: the graph executor with oneDNN kernels, or XLA."""
+    """TensorFlow: the graph executor, on CPUs with oneDNN's kernels, or XLA."""
 
     name: ClassVar[str] = "tensorflow"
     package: ClassVar[str] = "tensorflow"
@@ -38,7 +38,9 @@ class TensorflowBackend(Backend):
     def environment(self, spec: Spec) -> Mapping[str, str]:
         """One thread budget for kernels (operations run on the caller's thread), and strict fp32 in oneDNN."""
         threads = str(spec.threads or len(os.sched_getaffinity(0)))
-        return {
+        # Whatever is not told otherwise goes to a GPU where TensorFlow sees one.
+        hidden = {"CUDA_VISIBLE_DEVICES": "-1"} if spec.device == "cpu" else {}
+        return hidden | {
             "TF_NUM_INTRAOP_THREADS": threads,
             "TF_NUM_INTEROP_THREADS": "1",
             "OMP_NUM_THREADS": threads,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -32,22 +33,24 @@ class Compiled:
     """A network as a session with two entries: `call` for one batch, `loop` for many in one call.
 
     A session whose operations run on the caller's thread and whose inputs are aligned NumPy arrays takes
-    a few microseconds per call; an eager call of the same tf.function takes 50 to 100.
+    a few microseconds per call; an eager call of the same tf.function takes 50 to 100. With `resident` inputs, every
+    batch of the ring lies on the device and has an entry of its own.
     """
 
-    def __init__(self, network: Network, stored: Arrays, ring: Sequence[Sequence[Array]], *, xla: bool) -> None:
+    def __init__(
+        self, network: Network, stored: Arrays, ring: Sequence[Sequence[Array]], *, xla: bool, resident: bool = False
+    ) -> None:
         self.name, self._network, self._xla = "xla" if xla else "function", network, xla
         self._style = network.style(xla=xla)
         self._stored = stored
         self.frozen = not network.training and sum(each.nbytes for each in stored.values()) <= _most_constants(network)
         self.graph = tf.Graph()
         self._session = v1.Session(graph=self.graph, config=process.session_config(optimise=not xla))
-        with self.graph.as_default():
+        with self._building():
             self._make_variables()
-            feeds = [_placeholder(each) for each in ring[0]]
         self._rate_now = 0.0
-        self._call = self._enter(self._step, feeds)
-        self._calls = [partial(self._call, *each) for each in ring]
+        self._call = self._enter(self._step, ring[0])
+        self._calls = self._resident(ring) if resident else [partial(self._call, *each) for each in ring]
         self._ring = Ring(ring, gathered=xla)
         self._loop: Callable[..., list[Array]] | None = None
         self.load(stored)
@@ -70,9 +73,7 @@ class Compiled:
     def loop(self, start: int, batches: int) -> list[Array]:
         """The next batches of the ring in one call; answers the outputs of the last."""
         if self._loop is None:
-            with self.graph.as_default():
-                feeds = [_placeholder(each) for each in (*self._ring.arrays, np.int32(0), np.int32(0), _NEVER)]
-            self._loop = self._enter(self._walk, feeds)
+            self._loop = self._enter(self._walk, (*self._ring.arrays, np.int32(0), np.int32(0), _NEVER))
         return self._loop(*self._ring.arrays, np.array(start, "int32"), np.array(batches, "int32"), _NEVER)
 
     def load(self, stored: Arrays) -> None:
@@ -112,18 +113,51 @@ class Compiled:
             made.append(self._rate)
         self._session.run(v1.variables_initializer(made))
 
-    def _enter(self, function: Step, feeds: Sequence[Tensor]) -> Callable[..., list[Array]]:
-        """An entry of the session that takes these feeds."""
-        with self.graph.as_default():
-            if self._xla:
-                function = tf.function(function, jit_compile=True, autograph=False)
-            fetches = function(*feeds)
+    @contextmanager
+    def _building(self) -> Iterator[None]:
+        """What is written in here becomes part of the graph, on its device."""
+        with self.graph.as_default(), tf.device(self._network.device):
+            yield
+
+    def _enter(self, function: Step, fed: Sequence[Any]) -> Callable[..., list[Array]]:
+        """An entry of the session that takes values like these."""
+        with self._building():
+            feeds = [_placeholder(each) for each in fed]
+            return self._entry(feeds, self._written(function)(*feeds))
+
+    def _written(self, function: Step) -> Step:
+        return tf.function(function, jit_compile=True, autograph=False) if self._xla else function
+
+    def _entry(self, feeds: Sequence[Tensor], fetches: Sequence[Tensor]) -> Callable[..., list[Array]]:
         # make_callable, the public way, goes through the checks of Session.run: 300 microseconds a call.
         names = {"feed": [each.name for each in feeds], "fetch": [each.name for each in fetches]}
         entry: Callable[..., list[Array]] = self._session._make_callable_from_options(
             config_pb2.CallableOptions(**names)
         )
         return entry
+
+    def _resident(self, ring: Sequence[Sequence[Array]]) -> list[Callable[..., list[Array]]]:
+        """An entry for every batch of the ring, whose inputs lie on the device."""
+        step = self._written(self._step)
+        entries: list[Callable[..., list[Array]]] = []
+        for batch in ring:
+            with self._building():
+                places = [_placeholder(each) for each in batch]
+                inputs = [self._held(*each) for each in zip(places, batch, strict=True)]
+                fed = [index for index, place in enumerate(places) if inputs[index] is place]
+                entry = self._entry([places[index] for index in fed], step(*inputs))
+            entries.append(partial(entry, *(batch[index] for index in fed)))
+        return entries
+
+    def _held(self, place: Tensor, values: Array) -> Tensor:
+        """An input as a variable. Class numbers stay a feed: TensorFlow keeps no 32-bit integers on a GPU."""
+        if values.dtype == np.int32:
+            return place
+        variable = tf.Variable(tf.zeros(values.shape, values.dtype))
+        assign = variable.assign(place)
+        self._session.run(variable.initializer)
+        self._session.run(assign, {place: values})
+        return variable.read_value()
 
     def _step(self, *inputs: Tensor) -> list[Tensor]:
         """One batch."""

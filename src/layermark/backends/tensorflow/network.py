@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from layermark import ops
 from layermark.backends.base import Arrays
+from layermark.backends.tensorflow import process
 from layermark.backends.tensorflow.lowering import Style, stored_axes, to_canonical, to_native
 from layermark.errors import Unsupported
 from layermark.graph import Graph
@@ -45,7 +46,7 @@ class Network:
     """A graph with everything that does not depend on how it is executed."""
 
     def __init__(self, spec: Spec, graph: Graph) -> None:
-        self.types = Types.of(spec.precision)
+        self.types, self.device = Types.of(spec.precision), process.DEVICES[spec.device]
         self.training, self.tuned = spec.mode == "train", spec.formulation == "tuned"
         self._given = graph
         # TensorFlow joins a norm with its convolution by itself, but then not also with the sum and the ReLU after it.

@@ -15,7 +15,12 @@ import tensorflow as tf
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python.util import _pywrap_util_port
 
+from layermark.errors import Unsupported
+
 v1 = tf.compat.v1
+
+DEVICES: dict[str, str | None] = {"cpu": None, "cuda": "/device:GPU:0"}
+"""What TensorFlow calls the devices; from a worker on the CPU all others are hidden."""
 
 CALLER_TAKES_PART = "TF_ONEDNN_THREADPOOL_USE_CALLER_THREAD"
 """Lets the calling thread take a share of oneDNN's loops, as it does of all others, instead of waiting."""
@@ -26,14 +31,28 @@ def threads() -> int:
     return int(os.environ.get("TF_NUM_INTRAOP_THREADS") or len(os.sched_getaffinity(0)))
 
 
+def require(device: str) -> None:
+    """Raise unless the device is there, and have it multiply float32 in full."""
+    if device not in DEVICES:
+        raise Unsupported(f"tensorflow runs on {' and '.join(DEVICES)} here, not on {device}")
+    if device == "cpu":
+        return
+    if not tf.config.list_physical_devices("GPU"):
+        reason = "it sees no GPU" if tf.test.is_built_with_cuda() else "this build has no CUDA"
+        raise Unsupported(f"tensorflow has no device {device} here: {reason}")
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+
+
 def session_config(*, optimise: bool) -> Any:
-    """Operations on the caller's thread, kernels on a pool of the budget's size.
+    """Operations on the caller's thread, kernels on a pool of the budget's size, memory of a GPU as it is needed.
 
     A negative number of inter-op threads asks for the first: no hop to another thread and back for
     every call, which on small layers costs more than the layer. Without `optimise` the graph rewriter stays away: XLA
-    optimises by itself, and cannot compile some of what the rewriter puts in.
+    optimises by itself, and cannot compile some of what the rewriter puts in. An operation that its device does not
+    have is an error, not placed elsewhere.
     """
     config = v1.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=threads())
+    config.allow_soft_placement, config.gpu_options.allow_growth = False, True
     rewriting = config.graph_options.rewrite_options
     rewriting.disable_meta_optimizer = not optimise
     # Otherwise the rewriter takes no shape of a feed for granted, and then joins no sum with the convolution before it.

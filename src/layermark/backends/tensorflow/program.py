@@ -44,13 +44,19 @@ def prepare(spec: Spec, task: Task) -> TensorflowProgram:
     """Build the program; compiling and the first call happen here, not in the first measured block."""
     if spec.execution not in EXECUTIONS:
         raise UserError(f"--execution {spec.execution}: tensorflow knows {', '.join(EXECUTIONS)}")
-    if spec.device != "cpu":
-        raise Unsupported(f"tensorflow runs on cpu here, not on {spec.device}")
+    process.require(spec.device)
+    if spec.device == "cpu":
+        _require_flushing(spec)
+    elif spec.cache == "cold":
+        raise Unsupported(f"tensorflow has --cache cold on cpu only here, not on {spec.device}")
+    return TensorflowProgram(spec, task)
+
+
+def _require_flushing(spec: Spec) -> None:
     if spec.subnormals != "flush":
         raise Unsupported("tensorflow's threads always flush subnormal numbers; use --subnormals flush")
     if (held := process.flush_subnormals()) != "flush":
         raise Unsupported(f"tensorflow cannot flush subnormal numbers on the caller's thread here: {held}")
-    return TensorflowProgram(spec, task)
 
 
 class TensorflowProgram(Program):
@@ -185,7 +191,7 @@ class TensorflowProgram(Program):
         return chosen
 
     def _executions(self) -> list[str]:
-        low, wanted = self._network.types.low, self._spec.execution
+        low, wanted = self._network.types.low and self._spec.device == "cpu", self._spec.execution
         reason = f"XLA computes {self._network.types.compute.name} in float32 on this device"
         if wanted == "xla" and low:
             raise Unsupported(f"{reason}; use --execution function")
@@ -214,7 +220,8 @@ class TensorflowProgram(Program):
         return apart(partial(self._compiled_here, xla=xla))
 
     def _compiled_here(self, *, xla: bool) -> Compiled:
-        compiled = Compiled(self._network, self._network.stored(self._loaded), self.host, xla=xla)
+        stored, resident = self._network.stored(self._loaded), self._can_loop and self._spec.device != "cpu"
+        compiled = Compiled(self._network, stored, self.host, xla=xla, resident=resident)
         self._quietly(lambda: self._run_separately(compiled, 2))
         return compiled
 
@@ -248,10 +255,10 @@ class TensorflowProgram(Program):
             "weight_type": network.types.weight.name,
             "output_type": str(self._last[0].dtype),
             "weights": "constants" if compiled.frozen else "variables",
-            "subnormals": "flush",
+            "subnormals": "flush" if spec.device == "cpu" else "as the device does",
             "allocator": spec.allocator,
             "threads": process.facts()["threads"],
-            "device": "cpu",
+            "device": spec.device,
         }
         if self._evictor is not None:
             described["cache"] = cpu.cold_caches()
