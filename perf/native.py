@@ -173,9 +173,9 @@ def main():
         starts=(6, "of both sides, at least"),
         most=(16, "starts, at most"),
         width=(0.03, "of the interval that is narrow enough"),
-        pairs=(16, "blocks of each side in a start, at least"),
+        pairs=(12, "blocks of each side in a start, at least"),
         seconds=(9.0, "after which a start has pairs enough, however wide its interval is"),
-        block=(0.05, "seconds of a block"),
+        block=(0.08, "seconds of a block"),
     )
     print(HEADER)
     missed = 0

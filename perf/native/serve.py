@@ -2,9 +2,9 @@
 
 One line of JSON in, one out. Every module of a runtime ends with `serve(make)`, where `make(workload, mode)`
 gives the formulations by name, the plainest first: functions without arguments that build a list of steps, one for each
-input of the ring. A step returns when its work is done. The fastest formulation in a short trial is the one that stays,
-or the one whose name was asked for, or the plainest. It is built as often as wanted and the copies take turns, since
-the same program at another place in memory may be 5 % faster or slower.
+input of the ring. A step returns when its work is done. The fastest formulation in a short
+trial is the one that stays, or the one whose name was asked for, or the plainest. It is built as often as wanted and
+the copies take turns, since the same program at another place in memory may be 5 % faster or slower.
 """
 
 import gc
@@ -15,7 +15,8 @@ import statistics
 import sys
 import time
 
-SAMPLE_S = 0.005
+SAMPLE_S = 0.01
+"""As long as a worker's own."""
 TRIAL_BLOCK_S, TRIAL_S, TRIAL_ROUNDS = 0.08, 2.0, 3
 """The blocks of a trial, what all of one formulation may take, and how many there are at least."""
 CONTENDER = 0.85
