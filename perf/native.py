@@ -12,7 +12,7 @@ import time
 from contextlib import ExitStack, closing, suppress
 
 from native.baselines import share_of_onnxruntime
-from native.serve import PLAINEST
+from native.serve import PLAINEST, upper_quartile
 from ratios import interval_of_starts
 from sides import Hand, Ours, alternating, asked, in_turn, judged, narrow, settled
 
@@ -45,8 +45,8 @@ def fastest(spec):
         if not sides:
             return None
         rates = [[in_turn(each, sides, 0.1) for each in sides] for _ in range(TRIALS if len(sides) > 1 else 1)]
-    middle = list(map(statistics.median, zip(*rates, strict=True)))
-    best = sides[middle.index(max(middle))]
+    reached = list(map(upper_quartile, zip(*rates, strict=True)))
+    best = sides[reached.index(max(reached))]
     return best.spec.replace(execution=best.settings["execution"])
 
 

@@ -30,6 +30,12 @@ def test_one_lucky_round_does_not_win_the_trial():
     assert steady > moody
 
 
+def test_disturbed_rounds_do_not_lose_the_trial():
+    disturbed = iter([0.9] * 2 + [2.0, 0.9, 2.0, 0.9, 2.0, 0.9, 2.0, 0.9, 2.0])
+    quick, slow = trial([lambda calls: calls * next(disturbed), lambda calls: calls * 1.0], seconds=1e-3, rounds=9)
+    assert quick > slow
+
+
 def test_a_step_longer_than_the_time_is_called_once():
     assert 1 == calls_within(sleeping(2e-3), 1e-4)
 
