@@ -68,7 +68,7 @@ class Ours:
         """Itself, warmed up, which wants the machine for itself."""
         fault = self.worker.call("warm_up", PATIENCE_S, sample_ns=int(SAMPLE_S * 1e9)).get("fault")
         if fault:
-            sys.exit(f"{self.name}: {fault}")
+            sys.exit(f"{self.spec.backend} {self.spec.workload}: {fault}")
         return self
 
     def rate(self, seconds):
