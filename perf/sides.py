@@ -26,7 +26,7 @@ class Hand:
         environment = {**os.environ, **worker_environment(spec)}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
         self._process = subprocess.Popen(command, env=environment, cwd=Path(__file__).parent, **pipes)
-        self.pid = self._process.pid
+        self.pid, self._batches = self._process.pid, 0
 
     def ready(self):
         """Itself, once its programs are built: the chosen formulation and, where there was a choice, all rates."""
@@ -40,9 +40,14 @@ class Hand:
             sys.exit(f"{' '.join(self._process.args)} ended with status {self._process.wait()}")
         return json.loads(line)
 
+    def like(self, other):
+        """Itself, with samples of as many batches as the other side's, which noise would else tell apart."""
+        self._batches = other.batches
+        return self
+
     def rate(self, seconds):
         """Batches per second of one block."""
-        print(seconds, file=self._process.stdin, flush=True)
+        print(json.dumps({"seconds": seconds, "batches": self._batches}), file=self._process.stdin, flush=True)
         return self._answer()["rate"]
 
     def close(self):
@@ -69,12 +74,16 @@ class Ours:
         fault = self.worker.call("warm_up", PATIENCE_S, sample_ns=int(SAMPLE_S * 1e9)).get("fault")
         if fault:
             sys.exit(f"{self.spec.backend} {self.spec.workload}: {fault}")
+        self.batches = self._block(SAMPLE_S)["batches"]
         return self
 
     def rate(self, seconds):
         """Batches per second of one block."""
-        block = self.worker.call("measure", PATIENCE_S, seconds=seconds, min_steps=1, copy=next(self._turns))
+        block = self._block(seconds)
         return block["batches"] / undisturbed(block["samples_ns"]) * 1e9
+
+    def _block(self, seconds):
+        return self.worker.call("measure", PATIENCE_S, seconds=seconds, min_steps=1, copy=next(self._turns))
 
 
 def in_turn(side, everybody, seconds):
@@ -85,6 +94,7 @@ def in_turn(side, everybody, seconds):
 
 def alternating(ours, hand, others, seconds):
     """Pairs of rates, without end; who is first changes every time."""
+    hand.like(ours)
     for number in itertools.count():
         order = (ours, hand) if number % 2 else (hand, ours)
         found = {side: in_turn(side, [ours, hand, *others], seconds) for side in order}

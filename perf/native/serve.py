@@ -34,7 +34,7 @@ def serve(make):
     turns = itertools.cycle([Loop(formulations[best]()) for _ in range(int(copies))])
     print(json.dumps({"chosen": best, "rates": rates, "failed": failed}), file=answers)
     for line, loop in zip(sys.stdin, turns, strict=False):
-        print(json.dumps({"rate": loop.block(float(line))}), file=answers)
+        print(json.dumps({"rate": loop.block(**json.loads(line))}), file=answers)
 
 
 def wished(formulations, name=None):
@@ -65,12 +65,14 @@ class Loop:
             return 1
         return max(1, round(seconds / (min(self.seconds(3) for _ in range(3)) / 3)))
 
-    def block(self, seconds):
+    def block(self, seconds, batches=0):
         """Batches per second of the samples that fit, after some that are not counted.
 
-        How many steps make a sample is found in the first block, while nothing else runs.
+        How many steps make a sample is said, or found in the first block, while nothing else runs.
         """
-        if not self.batches:
+        if batches:
+            self.batches = batches
+        elif not self.batches:
             self.within(SAMPLE_S)
             self.batches = self.within(SAMPLE_S)
         self.samples(seconds / 5)

@@ -37,7 +37,7 @@ class Worker:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
-            start_new_session=True,
+            process_group=0,  # to end it with all it started; a session of its own would be scheduled apart
         )
         theirs.close()
         self._channel = Channel(ours)

@@ -19,6 +19,7 @@ SAMPLE_NS = 10_000_000
 """What one sample should last; shorter calls are grouped."""
 WINDOW_CALLS = 20
 WINDOW_SAMPLES = 50
+JOINED_SAMPLES = 5
 AGREE = 0.05
 LATENCIES_KEPT = 4096
 _LONG_CALL_NS = 1_000_000_000
@@ -69,7 +70,8 @@ class Loop:
             step_ns, steady = self._settle(began + _WARM_UP_LIMIT_NS)
             self._calls = self._filling(step_ns)
             if self._calls > 1:  # one after the other, calls may be shorter than alone
-                self._calls = self._filling(self._sample(self._calls) / self._calls)
+                joined = statistics.median(self._sample(self._calls) for _ in range(JOINED_SAMPLES))
+                self._calls = self._filling(joined / self._calls)
         return WarmUp(first / 1e9, (self._clock() - began) / 1e9, step_ns, steady)
 
     def _filling(self, step_ns: float) -> int:
