@@ -60,6 +60,8 @@ class Fused(Cell):
     form = "fused"
     forward: Callable[[Tensor], Tensor]
     """The hidden states of every time step."""
+    casts = False
+    """Whether inputs may come in another type than the state's."""
     functions: ClassVar[dict[str, Callable[..., tuple[Tensor, ...]]]] = {
         "rnn": torch.rnn_tanh,
         "gru": torch.gru,
@@ -82,12 +84,15 @@ class Fused(Cell):
         weights: list[Tensor | None] = [self.weight, self.recurrent]
         if self.bias is not None:
             weights += [self.bias, self.recurrent_bias]
-        flags = (self.bias is not None, 1, 0.0, self.training, False, False)
+        biased, training = self.bias is not None, self.training
 
         def forward(x: Tensor) -> Tensor:
-            return function(x if x.dtype == state.dtype else x.to(state.dtype), start, weights, *flags)[0]
+            return function(x, start, weights, biased, 1, 0.0, training, False, False)[0]
 
-        self.forward = forward
+        def casting(x: Tensor) -> Tensor:
+            return forward(x.to(state.dtype))
+
+        self.forward = casting if self.casts else forward
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
         """Another type or device: other tensors."""

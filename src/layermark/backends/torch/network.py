@@ -86,6 +86,7 @@ class Network:
             if self.casts_once and isinstance(part, (nn.Linear, nn.Conv2d, Cell)):
                 part.to(self.types.compute)
             if isinstance(part, Fused):
+                part.casts = self.types.mixed
                 part.bind()  # its state may be another tensor now
 
     @property
