@@ -15,6 +15,8 @@ from native.serve import serve
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 torch.set_num_interop_threads(1)
 torch.set_flush_denormal(True)
+IN_CPP = {"cpp_wrapper": True, "guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+"""Options of the compiler: kernels are called from C++, and no call asks whether something has changed."""
 PIECE = 50
 """Transitions of a chain that are compiled together."""
 
@@ -258,11 +260,14 @@ def unrolled(workload, zeros, x, weight, turned, bias, second):
     return torch.stack(rows)
 
 
-def looped(workload, data):
+def looped(workload, data, in_cpp=False):
+    """A cell per time step, or all of them in one compiled function."""
     module, ring = module_of(workload, data), tensors(data)
     ((weight, recurrent, bias, second),) = cells(workload, module)
-    turned, zeros = recurrent.t().contiguous(), torch.zeros(1, HIDDEN)
-    return [partial(unrolled, workload, zeros, x, weight, turned, bias, second) for (x,) in ring]
+    turned, zeros, call = recurrent.t().contiguous(), torch.zeros(1, HIDDEN), unrolled
+    if in_cpp:
+        call = torch.compile(unrolled, fullgraph=True, dynamic=False, isolate_recompiles=True, options=IN_CPP)
+    return [partial(call, workload, zeros, x, weight, turned, bias, second) for (x,) in ring]
 
 
 def chain(x, momenta, uniforms):
@@ -343,7 +348,7 @@ def trained_at_once(workload, data, channels_last=False, in_cpp=False):
 
     In C++: the calls of the kernels, too, and no questions in every call whether something has changed.
     """
-    options = {"cpp_wrapper": True, "guard_filter_fn": torch.compiler.skip_all_guards_unsafe} if in_cpp else None
+    options = IN_CPP if in_cpp else None
     torch._dynamo.config.trace_autograd_ops = True
     module, ring = module_of(workload, data).train(), tensors(data, channels_last)
     if channels_last:
@@ -391,7 +396,7 @@ def inference(workload):
         ways |= {"compile": compiled, "oneDNN layout": mkldnn_layout, "prepacked": prepacked_dense}
         ways |= {"addmm": multiplied_dense}
     if workload in RECURRENT:
-        ways |= {"kernel": fused_kernel, "loop": looped}
+        ways |= {"kernel": fused_kernel, "loop": looped, "loop, C++": partial(looped, in_cpp=True)}
     if workload == "lstm_multi":
         ways |= {"kernel": fused_kernel}
     if "lstm" in workload:

@@ -88,7 +88,7 @@ def test_auto_skips_the_trial_for_fused_cells() -> None:
     assert "fused" in settings["execution_trial"]
 
 
-@pytest.mark.parametrize("workload", ["dense", "conv", "grouped_conv", "rnn", "lstm", "lstm_multi"])
+@pytest.mark.parametrize("workload", ["dense", "conv", "grouped_conv", "rnn", "gru", "lstm", "lstm_multi"])
 def test_tuned_formulation_computes_the_same(workload: str) -> None:
     program, task = prepared(workload, formulation="tuned")
     program.run(1)
@@ -98,6 +98,17 @@ def test_tuned_formulation_computes_the_same(workload: str) -> None:
     program.load(other)
     program.run(1)
     close(program.outputs(), oracle(task, 0, other))
+
+
+def test_tuned_loops_of_two_programs_are_not_mixed_up() -> None:
+    """They are the same code, and are called without a question about what was compiled."""
+    sizes: list[dict[str, Any]] = [{"timesteps": 3}, {"timesteps": 5}, {"timesteps": 5}, {"bias": False}]
+    programs = [prepared("gru", formulation="tuned", params=params) for params in sizes]
+    for program, task in [*programs, *programs]:
+        program.load(task.weights())
+        program.run(1)
+        assert program.settings["cell"] == "compiled loop"
+        close(program.outputs(), oracle(task, 0))
 
 
 @pytest.mark.parametrize("workload", ["dense", "grouped_conv", "rnn", "gru", "lstm"])

@@ -15,6 +15,16 @@ State = tuple[Tensor, ...]
 _LSTM_MODE = 2  # of torch's enumeration of recurrent cells
 UNROLLED_STEPS = 16
 """Loops up to this long are compiled whole; unrolling two layers of 200 steps takes a minute."""
+ALONE: dict[str, Any] = {"fullgraph": True, "dynamic": False, "isolate_recompiles": True}
+"""How code is compiled that several networks share: with guards they would be taken for one that changes, without
+guards for each other."""
+IN_CPP: dict[str, Any] = {
+    "cpp_wrapper": True,
+    "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
+    "freezing": False,
+}
+"""Options of the compiler: kernels are called from C++, no call asks whether something has changed since, and weights
+stay arguments, whatever another network in the process has set."""
 
 
 class Cell(nn.Module):
@@ -149,6 +159,38 @@ class PackedRnn(Cell):
         return torch.stack(rows)
 
 
+class CompiledGru(Cell):
+    """A loop in one compiled function, kernels called from C++: torch.gru takes a dozen operations for a step."""
+
+    form = "compiled loop"
+    arguments: tuple[Any, ...]
+
+    def __init__(self, op: Recurrent, features: int, batch: int) -> None:
+        super().__init__(op, features, (batch, op.hidden))
+        self.recurrent_bias = nn.Parameter(torch.empty(op.hidden)) if op.bias else None
+        self.compiled = torch.compile(every_step, options=IN_CPP, **ALONE)
+
+    def pack(self) -> None:
+        """Transpose the weights; to be called after every change of them."""
+        turned = self.recurrent.t().contiguous()
+        self.arguments = (self.weight, self.bias, (self.state,), turned, self.recurrent_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The hidden states of every time step."""
+        return self.compiled(gru_after_step, x, *self.arguments)
+
+
+def every_step(
+    step: Callable[..., State], x: Tensor, weight: Tensor, bias: Tensor | None, state: State, *weights: Any
+) -> Tensor:
+    """The hidden states of every time step; the projection of all inputs is one product before the loop."""
+    rows = []
+    for projected in functional.linear(x, weight, bias).unbind(0):
+        state = step(projected, state, *weights)
+        rows.append(state[0])
+    return torch.stack(rows)
+
+
 def rnn_step(projected: Tensor, state: State, recurrent: Tensor, extra: Tensor | None) -> State:
     """One step of the plain cell."""
     return (torch.tanh(torch.addmm(projected, state[0], recurrent)),)
@@ -184,7 +226,7 @@ def _blend(new: Tensor, old: Tensor, keep: Tensor) -> Tensor:
 
 
 class Loop(Cell):
-    """One cell per time step; the projection of all inputs is one product before the loop."""
+    """One cell per time step."""
 
     form = "loop"
     steps: ClassVar[dict[str, Callable[..., State]]] = {
@@ -203,13 +245,8 @@ class Loop(Cell):
 
     def forward(self, x: Tensor) -> Tensor:
         """The hidden states of every time step."""
-        recurrent, extra, step = self._parted(), self.recurrent_bias, self.step
         state: State = (self.state,) * (2 if self.kind == "lstm" else 1)
-        rows = []
-        for projected in functional.linear(x, self.weight, self.bias).unbind(0):
-            state = step(projected, state, recurrent, extra)
-            rows.append(state[0])
-        return torch.stack(rows)
+        return every_step(self.step, x, self.weight, self.bias, state, self._parted(), self.recurrent_bias)
 
     def _parted(self) -> Tensor | tuple[Tensor, ...]:
         """The weights as a step takes them, split once: a slice in every step has a gradient as large as the whole."""

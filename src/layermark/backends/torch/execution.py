@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from layermark import ops
-from layermark.backends.torch.cells import UNROLLED_STEPS, Fused, Loop
+from layermark.backends.torch.cells import ALONE, IN_CPP, UNROLLED_STEPS, Fused, Loop
 from layermark.backends.torch.network import Network, is_small
 from layermark.errors import Unsupported, UserError
 from layermark.graph import Graph
@@ -78,8 +78,7 @@ def compiled(network: Network, rate: Rate) -> Way:
     if network.training and _has_onednn_lstm(network):
         raise Unsupported("torch.compile cannot train oneDNN's LSTM; use --cell loop, or --execution eager")
     if any(loop.length > UNROLLED_STEPS for loop in loops):
-        compile_cell = functools.partial(torch.compile, fullgraph=True, dynamic=False, isolate_recompiles=True)
-        steps = {loop.cell: compile_cell(loop.cell) for loop in loops}
+        steps: dict[Forward, Forward] = {loop.cell: torch.compile(loop.cell, **ALONE) for loop in loops}
         return Way("compile", _step(network, _direct(network), rate), lambda: _set_steps(loops, steps))
     _configure(network)
     if network.training and is_small(network.graph):
@@ -128,11 +127,8 @@ def _whole_step(network: Network, rate: Rate) -> Forward:
                 leaf[part].sub_(held * move[part])
         return loss.detach()
 
-    tuned: dict[str, Any] = {"cpp_wrapper": True, "guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-    # The steps of all networks are the same code: with guards they would be taken for one that changes, without them
-    # for each other.
-    how: dict[str, Any] = {"isolate_recompiles": True, "options": tuned if network.tuned else None}
-    return torch.compile(step, fullgraph=True, dynamic=False, **how)
+    compiled: Forward = torch.compile(step, options=IN_CPP if network.tuned else None, **ALONE)
+    return compiled
 
 
 def _casting(network: Network, forward: Forward) -> Forward:

@@ -147,10 +147,11 @@ def lower_op(op: ops.Op, site: Site) -> fx.Node:
     raise Unsupported(f"torch has no lowering of {type(op).__name__}")
 
 
-def can_tune(op: ops.Op) -> bool:
-    """Whether weights of this operation can be packed once instead of on every call."""
-    packed_cell = isinstance(op, ops.Recurrent) and op.form == "fused" and op.cell in ("lstm", "rnn")
-    return packed_cell or isinstance(op, (ops.Dense, ops.Conv2d))
+def can_tune(op: ops.Op, *shapes: Shape) -> bool:
+    """Whether this operation has a tuned form in inference, most of them with weights packed once."""
+    if isinstance(op, ops.Recurrent):
+        return op.form == "fused" and (op.cell != "gru" or shapes[0][0] <= cells.UNROLLED_STEPS)
+    return isinstance(op, (ops.Dense, ops.Conv2d))
 
 
 def _sides(padding: ops.Padding) -> tuple[int, int, int, int]:
@@ -295,20 +296,22 @@ def _stochastic_depth(op: ops.StochasticDepth, site: Site) -> fx.Node:
 @lower_op.register
 def _recurrent(op: ops.Recurrent, site: Site) -> fx.Node:
     length, batch, features = site.shapes[0]
-    packs, fused = site.writer.packs, op.form == "fused" and not site.writer.unrolls
+    fused = op.form == "fused" and not site.writer.unrolls
     if fused and op.cell == "gru" and op.reset == "before":
         raise Unsupported("torch's fused GRU resets after the product; use --cell loop")
     cell: cells.Cell
-    if packs and fused and op.cell == "lstm":
+    if not fused:
+        cell = cells.Loop(op, features, batch, length)
+    elif not (site.writer.packs and can_tune(op, *site.shapes)):
+        cell = cells.Fused(op, features, batch)
+    elif op.cell == "lstm":
         cell = cells.PackedLstm(op, features, batch, length)
-    elif packs and fused and op.cell == "rnn":
-        cell = cells.PackedRnn(op, features, batch)
     else:
-        cell = cells.Fused(op, features, batch) if fused else cells.Loop(op, features, batch, length)
+        cell = (cells.PackedRnn if op.cell == "rnn" else cells.CompiledGru)(op, features, batch)
     slots = {name: Slot(cell, name) for name in op.parameters(*site.shapes)}
     if "bias" in slots:
         slots["bias"] = Slot(cell, "bias", shift=cells.forget_shift(op))
-    if "recurrent_bias" in slots and fused:
+    if "recurrent_bias" in slots and isinstance(cell, cells.Fused):
         slots["recurrent_bias"] = Slot(cell, "recurrent_bias", rows=slice(2 * op.hidden, 3 * op.hidden))
     return site.module(cell, **slots)
 

@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from layermark import ops
 from layermark.backends.base import Arrays
-from layermark.backends.torch.cells import UNROLLED_STEPS, Cell, Fused, PackedLstm, PackedRnn
+from layermark.backends.torch.cells import UNROLLED_STEPS, Cell, CompiledGru, Fused, PackedLstm, PackedRnn
 from layermark.backends.torch.lowering import Slot, can_tune, lower
 from layermark.backends.torch.modules import Prepacked, ProxyNorm
 from layermark.errors import Unsupported
@@ -22,7 +22,7 @@ from layermark.spec import Spec
 _COMPUTE = {"32": torch.float32, "16": torch.float16, "bf16": torch.bfloat16}
 _SMALL_NODES = 32
 """Training steps of networks up to this large are compiled whole; larger ones compile 1.4 times as long for 3 %."""
-PACKED = (PackedLstm, PackedRnn, Prepacked, ProxyNorm)
+PACKED = (PackedLstm, PackedRnn, CompiledGru, Prepacked, ProxyNorm)
 """Modules that keep something made from their weights."""
 
 
@@ -150,7 +150,7 @@ def refuse_untunable(spec: Spec, graph: Graph) -> None:
         if not is_small(graph) or max(lengths, default=0) > UNROLLED_STEPS:
             raise Unsupported(f"no tuned formulation of training {spec.workload} on torch: too large for one step")
         return
-    if not any(can_tune(node.op) for node in graph):
+    if not any(can_tune(node.op, *graph.input_shapes(node)) for node in graph):
         raise Unsupported(f"no tuned formulation of {spec.workload} on torch")
     if Types.of(spec.precision).mixed or spec.device != "cpu" or not torch.backends.mkldnn.is_available():
         raise Unsupported("prepacked weights (formulation tuned) need oneDNN, one type and the CPU; use library")
