@@ -87,8 +87,8 @@ def test_calls_are_joined_where_one_call_of_many_batches_is_the_same():
     program = Seamless(MS // 100)
     measured = Loop(program, 1)
     measured.warm_up()
-    *alone, joined = program.asked
-    assert ({1}, 1000) == (set(alone), joined)
+    alone, joined = program.asked[: -loop.JOINED_SAMPLES], program.asked[-loop.JOINED_SAMPLES :]
+    assert ({1}, {1000}) == (set(alone), set(joined))
     program.asked.clear()
     block = measured.block(0.3, 5)
     assert {1000} == set(program.asked)
@@ -108,6 +108,14 @@ def test_a_sample_is_filled_by_calls_as_long_as_they_are_one_after_the_other():
     measured.warm_up()
     block = measured.block(0.3, 5)
     assert (20, {loop.SAMPLE_NS}) == (block.calls, set(block.samples_ns))
+
+
+def test_a_disturbance_does_not_decide_how_many_calls_fill_a_sample():
+    alone = 1 + 2 * loop.WINDOW_CALLS
+    program = Scripted(*[2 * MS] * alone, *[2 * MS] * 5, *[9 * MS] * 10, 2 * MS)
+    measured = Loop(program, 1)
+    measured.warm_up()
+    assert 5 == measured.block(0.3, 5).calls
 
 
 def test_block_lasts_as_long_as_asked_and_has_the_steps_asked_for():
