@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -43,12 +43,14 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def make_room(place: Path, most_bytes: int) -> None:
-    """Delete what was not used for longest, until the rest is small enough."""
-    if not place.exists():
-        return
-    kept = sorted(place.glob("*.*"), key=lambda file: file.stat().st_mtime, reverse=True)
+    """Delete what was not used for longest, until the rest is small enough; others may write and delete meanwhile."""
+    found = []
+    for file in place.glob("*.*"):
+        with suppress(FileNotFoundError):  # somebody has just finished it, or made room
+            facts = file.stat()
+            found.append((facts.st_mtime, facts.st_size, file))
     total = 0
-    for file in kept:
-        total += file.stat().st_size
+    for _, size, file in sorted(found, reverse=True):
+        total += size
         if total > most_bytes:
             file.unlink(missing_ok=True)

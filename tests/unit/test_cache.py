@@ -26,6 +26,13 @@ def test_room_is_made_by_what_was_not_used_for_longest(tmp_path: Path) -> None:
     cache.make_room(tmp_path / "missing", 1)
 
 
+def test_files_that_vanish_meanwhile_are_nobodys_trouble(tmp_path: Path) -> None:
+    (tmp_path / "other.123.part").symlink_to(tmp_path / "gone")  # listed, and not there when it is looked at
+    (tmp_path / "old.npz").write_bytes(b"x" * 100)
+    cache.make_room(tmp_path, 50)
+    assert ["other.123.part"] == [file.name for file in tmp_path.iterdir()]
+
+
 def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert tmp_path / "layermark" / "oracle" == cache.folder("oracle")
