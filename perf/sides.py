@@ -41,9 +41,8 @@ class Hand:
         return json.loads(line)
 
     def like(self, other):
-        """Itself, with samples of as many batches as the other side's, which noise would else tell apart."""
+        """Take samples of as many batches as the other side's, which noise would else tell apart."""
         self._batches = other.batches
-        return self
 
     def rate(self, seconds):
         """Batches per second of one block."""

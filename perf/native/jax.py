@@ -75,24 +75,22 @@ def grouped(weights, x):
 def shifted(weights, x):
     """Nine shifted multiplies and adds instead of a convolution that XLA has no fast path for."""
     for index in range(REPEATS):
-        kernel, wide = weights[f"weight{index}"], padded(x, 1)
-        x = sum(wide[:, i : i + 56, j : j + 56] * kernel[i, j, 0] for i in range(3) for j in range(3))
+        x = multiplied(padded(x, 1), weights[f"weight{index}"])
     return lax.optimization_barrier(x)
 
 
 def multiplied(wide, kernel):
-    taps = [wide[:, i : i + 56, j : j + 56] * kernel[i, j, 0] for i in range(3) for j in range(3)]
-    return lax.optimization_barrier(sum(taps))
+    return sum(wide[:, i : i + 56, j : j + 56] * kernel[i, j, 0] for i in range(3) for j in range(3))
 
 
 @jax.custom_vjp
 def depthwise(x, kernel):
-    return multiplied(padded(x, 1), kernel)
+    return depthwise_forward(x, kernel)[0]
 
 
 def depthwise_forward(x, kernel):
     wide = padded(x, 1)
-    return multiplied(wide, kernel), (wide, kernel)
+    return lax.optimization_barrier(multiplied(wide, kernel)), (wide, kernel)
 
 
 def depthwise_backward(kept, slope):
@@ -105,7 +103,8 @@ def depthwise_backward(kept, slope):
         return total + jnp.stack([jnp.sum(each * own, (0, 1, 2)) for each in seen])
 
     moves = lax.fori_loop(0, 56, add_row, jnp.zeros((9, 64)))
-    return multiplied(padded(slope, 1), kernel[::-1, ::-1]), moves.reshape(kernel.shape)
+    back = lax.optimization_barrier(multiplied(padded(slope, 1), kernel[::-1, ::-1]))
+    return back, moves.reshape(kernel.shape)
 
 
 depthwise.defvjp(depthwise_forward, depthwise_backward)

@@ -324,6 +324,8 @@ def trained(workload, data, channels_last=False, compiles=False, optimiser=True)
         module = module.to(memory_format=torch.channels_last)
     forward = torch.compile(module, dynamic=False) if compiles else module
     weights, ring = list(module.parameters()), tensors(data, channels_last)
+    if not optimiser:
+        return moved_by_hand(workload, forward, weights, ring)
     sgd = torch.optim.SGD(weights, RATE, foreach=True)
 
     def documented(x, target):
@@ -333,14 +335,20 @@ def trained(workload, data, channels_last=False, compiles=False, optimiser=True)
         sgd.step()
         return loss
 
-    def by_hand(x, target):
+    return [partial(documented, *batch) for batch in ring]
+
+
+def moved_by_hand(workload, forward, weights, ring):
+    """Steps without an optimiser."""
+
+    def step(x, target):
         loss = loss_of(workload, forward(x), target)
         gradients = torch.autograd.grad(loss, weights)
         with torch.no_grad():
             torch._foreach_add_(weights, gradients, alpha=-RATE)
         return loss
 
-    return [partial(documented if optimiser else by_hand, *batch) for batch in ring]
+    return [partial(step, *batch) for batch in ring]
 
 
 def trained_kernel(workload, data):
@@ -353,15 +361,11 @@ def trained_kernel(workload, data):
         second.zero_()
     zeros = torch.zeros(len(layers), 1, arguments[1].shape[1])
 
-    def step(x, target):
+    def forward(x):
         y = torch.lstm(x, (zeros, zeros), arguments, True, len(layers), 0.0, True, False, False)[0]
-        loss = loss_of(workload, module.dense(y[-1]), target)
-        moves = torch.autograd.grad(loss, weights)
-        with torch.no_grad():
-            torch._foreach_add_(weights, moves, alpha=-RATE)
-        return loss
+        return module.dense(y[-1])
 
-    return [partial(step, *batch) for batch in ring]
+    return moved_by_hand(workload, forward, weights, ring)
 
 
 def trained_at_once(workload, data, channels_last=False, in_cpp=False):

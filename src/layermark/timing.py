@@ -51,7 +51,7 @@ class Kernel:
 
 
 def trial(timers: Sequence[Timer], seconds: float = 0.03, rounds: int = 9) -> list[float]:
-    """Calls per second of each, the `undisturbed` of rounds that alternate; of long calls there are fewer rounds."""
+    """Calls per second of each, the upper quartile of rounds that alternate; of long calls there are fewer rounds."""
     began = time.perf_counter()
     counts = [calls_within(timer, seconds) for timer in timers]
     found: list[list[float]] = [[] for _ in timers]
@@ -60,11 +60,11 @@ def trial(timers: Sequence[Timer], seconds: float = 0.03, rounds: int = 9) -> li
             rates.append(calls / timer(calls))
         if time.perf_counter() - began > _ENOUGH_S:
             break
-    return [undisturbed(rates) for rates in found]
+    return [upper_quartile(rates) for rates in found]
 
 
-def undisturbed(rates: Sequence[float]) -> float:
-    """The upper quartile: neighbours only ever slow a program down, and a lucky round must not decide.
+def upper_quartile(rates: Sequence[float]) -> float:
+    """What is reached undisturbed: neighbours only ever slow a program down, and a lucky round must not decide.
 
     Of two programs on a restless machine it told the difference twice as sharply as the median.
     """

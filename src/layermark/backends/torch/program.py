@@ -222,7 +222,9 @@ class TorchProgram(Program):
                 )
             wanted = "compile"
         elif self._network.tuned:
-            return self._only_eager(eager, "packed weights are opaque to torch.compile, which packs by itself")
+            return self._only_eager(
+                eager, "tuned layers are opaque to torch.compile: packed, or compiled by themselves"
+            )
         if wanted == "auto" and execution.mostly_fused(self._network.graph):
             return self._only_eager(eager, "the work is in fused recurrent kernels, which compile cannot improve")
         makers = {"compile": execution.compiled, "recompute": execution.recomputing, "eager": lambda *_: eager}
