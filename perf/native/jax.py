@@ -94,17 +94,17 @@ def depthwise_forward(x, kernel):
 
 
 def depthwise_backward(kept, slope):
-    """The kernel's row by row: over a whole picture to one value per channel, XLA vectorises nothing."""
+    """The kernel's row by row, summed at the end: XLA vectorises no sum over a picture to one value per channel."""
     wide, kernel = kept
 
-    def add_row(row, total):
+    def add_row(row, sums):
         own, band = lax.dynamic_slice_in_dim(slope, row, 1, 1), lax.dynamic_slice_in_dim(wide, row, 3, 1)
         seen = [band[:, i : i + 1, j : j + 56] for i in range(3) for j in range(3)]
-        return total + jnp.stack([jnp.sum(each * own, (0, 1, 2)) for each in seen])
+        return [total + each * own for total, each in zip(sums, seen, strict=True)]
 
-    moves = lax.fori_loop(0, 56, add_row, jnp.zeros((9, 64)))
+    sums = lax.fori_loop(0, 56, add_row, [jnp.zeros_like(slope[:, :1])] * 9)
     back = lax.optimization_barrier(multiplied(padded(slope, 1), kernel[::-1, ::-1]))
-    return back, moves.reshape(kernel.shape)
+    return back, jnp.stack([jnp.sum(each, (0, 1, 2)) for each in sums]).reshape(kernel.shape)
 
 
 depthwise.defvjp(depthwise_forward, depthwise_backward)

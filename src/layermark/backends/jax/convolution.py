@@ -131,19 +131,23 @@ def _picture_gradient(op: Conv2d, padded: Array, kernel: Array, gradient: Array)
 
 
 def _kernel_gradient(op: Conv2d, padded: Array, gradient: Array) -> Array:
-    """Row by row of the output: XLA's reduction of whole pictures to one value per channel is not vectorised."""
+    """Row by row of the output into a row of sums per tap, which are summed once at the end.
+
+    XLA does not vectorise what reduces whole pictures to one value per channel, and a reduction within the loop would
+    write every product to memory first; what is left in the loop is element by element.
+    """
     batch, rows, columns, channels = gradient.shape
     height, width = _reach(op)[0], padded.shape[2]
 
-    def add_row(row: Array, total: Array) -> Array:
+    def add_row(row: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
         own = lax.dynamic_slice_in_dim(gradient, row, 1, 1)
         band = lax.dynamic_slice(padded, (0, row * op.stride[0], 0, 0), (batch, height, width, channels))
-        taps = [jnp.sum(window * own, (0, 1, 2)) for _, _, window in _windows(op, band, (1, columns), op.stride)]
-        return total + jnp.stack(taps)
+        seen = _windows(op, band, (1, columns), op.stride)
+        return tuple(total + window * own for total, (_, _, window) in zip(sums, seen, strict=True))
 
-    zeros = jnp.zeros((op.kernel[0] * op.kernel[1], channels), gradient.dtype)
-    total: Array = lax.fori_loop(0, rows, add_row, zeros)
-    return total.reshape(*op.kernel, channels)
+    zeros = jnp.zeros((batch, 1, columns, channels), gradient.dtype)
+    sums = lax.fori_loop(0, rows, add_row, (zeros,) * (op.kernel[0] * op.kernel[1]))
+    return jnp.stack([jnp.sum(each, (0, 1, 2)) for each in sums]).reshape(*op.kernel, channels)
 
 
 def _windows(op: Conv2d, padded: Array, outputs: Size, stride: Size) -> Iterator[tuple[int, int, Array]]:
