@@ -43,7 +43,7 @@ def fastest(spec):
     with Crew() as crew:
         sides = [side for each in candidates(spec) if (side := offered(crew, each))]
         if not sides:
-            return None
+            sys.exit(f"Layermark has no program for {spec.backend} {spec.workload} {spec.mode}")
         rates = [[in_turn(each, sides, 0.1) for each in sides] for _ in range(TRIALS if len(sides) > 1 else 1)]
     reached = list(map(upper_quartile, zip(*rates, strict=True)))
     best = sides[reached.index(max(reached))]
@@ -97,11 +97,8 @@ class Row:
 
 
 def measured(backend, workload, mode, args):
-    """One row, or None where Layermark has no such program."""
-    spec = fastest(spec_of(backend, workload, mode))
-    if spec is None:
-        return None
-    row = Row(spec)
+    """One row."""
+    row = Row(fastest(spec_of(backend, workload, mode)))
     while len(row.starts) < args.most:
         row.start(args)
         if len(row.starts) >= args.starts and narrow(row.ratio, args):
@@ -161,7 +158,10 @@ def show(row):
 
 def modes_of(backend, workload, wanted):
     """The modes that a runtime has of a workload, among those that are wanted."""
-    known = ("infer", "train") if backend in TRAINING and workload != "hmc" else ("infer",)
+    if workload == "hmc":
+        known = ("infer",) if backend in TRAINING else ()
+    else:
+        known = ("infer", "train") if backend in TRAINING else ("infer",)
     return [mode for mode in wanted if mode in known]
 
 
@@ -182,8 +182,7 @@ def main():
     for backend in args.runtimes:
         for workload in args.workloads:
             for mode in modes_of(backend, workload, args.modes):
-                row = measured(backend, workload, mode, args)
-                missed += row is not None and not show(row)
+                missed += not show(measured(backend, workload, mode, args))
     return int(missed > 0)
 
 

@@ -110,6 +110,13 @@ class CommandLine:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen(command, env=self.environment, cwd=self.folder, **(pipes | more))
 
+    def kept(self):
+        """The stored documents of all sessions."""
+        from layermark.store import open_store
+
+        with open_store(self.environment["LAYERMARK_STORE"]) as store:
+            return [document for each in store.sessions() for document in store.documents(each.id)]
+
     def __call__(self, *arguments, timeout=240):
         process = self.start(*arguments)
         stdout, stderr = process.communicate(timeout=timeout)

@@ -48,8 +48,7 @@ def test_rate_and_trip_count_are_arguments(execution: str) -> None:
 def test_large_weights_are_variables_that_are_loaded(monkeypatch: Any, execution: str, workload: str) -> None:
     from layermark.backends.tensorflow import execution as written
 
-    monkeypatch.setattr(written, "_RECURRENT_BYTES", 0)
-    monkeypatch.setattr(written, "_CONSTANT_BYTES", 0)
+    monkeypatch.setattr(written, "most_constants", lambda graph: 0)
     program, task = prepared(workload, execution=execution, batch_size=1)
     assert program.settings["weights"] == "variables"
     program.run(1)

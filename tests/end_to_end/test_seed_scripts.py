@@ -106,16 +106,9 @@ def test_simulated_options_are_recorded_in_the_result(typed, layermark, tmp_path
     assert 0 == finished.status, finished.stderr
     named = [line for line in finished.stdout.splitlines() if "no effect on this device" in line]
     assert ["Note: no effect on this device: --lstm-options, --tensor-tile-mapping, --shards"] == named
-    documents = stored(layermark)
+    documents = layermark.kept()
     assert {"availableMemoryProportion": "0.55"} == documents[0]["settings"]["seed"]["lstm_options"]
     assert "python3 lstm.py" in documents[0]["command"]
-
-
-def stored(layermark):
-    from layermark.store import open_store
-
-    with open_store(layermark.environment["LAYERMARK_STORE"]) as store:
-        return [document for each in store.sessions() for document in store.documents(each.id)]
 
 
 def test_save_graph_writes_a_model_where_one_stands(typed, tmp_path):
@@ -150,12 +143,25 @@ def test_report_is_a_single_batch(typed, tmp_path, name):
     assert 0 < sum(each["seconds"] for each in operators)
 
 
+@pytest.mark.parametrize("name", ["torch", "jax", "tensorflow"])
+def test_a_report_of_a_program_that_is_no_network(typed, tmp_path, name):
+    if not backend(name).installed:
+        pytest.skip(f"needs {name}")
+    options = json.dumps({"autoReport.all": "true", "autoReport.directory": "."})
+    arguments = ["--backend", name, "--steps", "1", "--hmc-steps", "500", "--budget", "50s"]
+    finished = typed("tensorflow/hmc", *arguments, POPLAR_ENGINE_OPTIONS=options)
+    assert 0 == finished.status, finished.stdout + finished.stderr
+    assert json.loads((tmp_path / "tensorflow-hmc.trace.json").read_text())["traceEvents"]
+    operators = json.loads((tmp_path / "tensorflow-hmc.profile.json").read_text())["operators"]
+    assert 0 < sum(each["seconds"] for each in operators)
+
+
 @pytest.mark.alone
 def test_a_budget_ends_in_time_with_what_was_measured(typed):
     began = time.monotonic()  # without a budget it would take hours
     arguments = ["--backend", "torch", "--execution", "eager", "--batch-size", "64", "--batches-per-step", "1000000"]
     finished = typed("tensorflow/lstm", *arguments, "--budget", "15s")
-    assert time.monotonic() - began < 90
+    assert time.monotonic() - began < 30
     assert 0 == finished.status, finished.stdout + finished.stderr
     assert "Shortened to fit the budget of 15s" in finished.stdout
     # A machine that others slow down meanwhile may not get through the first step; then that is said.
@@ -166,7 +172,7 @@ def test_a_budget_ends_in_time_with_what_was_measured(typed):
 def test_a_budget_ends_in_time_even_if_a_worker_hangs(typed):
     began = time.monotonic()
     finished = typed("tensorflow/dense", "--backend", "hangs", "--budget", "8s")
-    assert time.monotonic() - began < 90
+    assert time.monotonic() - began < 40
     assert 0 == finished.status, finished.stdout + finished.stderr
     assert "Not measured: the budget was used up before the first step" in finished.stdout
 
@@ -209,6 +215,26 @@ def test_wrong_input_is_one_line_and_status_2(typed, name, arguments, line):
     assert 1 == len(finished.stderr.splitlines())
 
 
+def test_a_wrong_store_costs_no_measurement(typed, tmp_path):
+    (tmp_path / "notes.txt").write_text("no database" * 100)
+    finished = typed("tensorflow/dense", "--backend", "null", "--store", tmp_path / "notes.txt")
+    assert (2, "") == (finished.status, finished.stdout)
+    assert 1 == len(finished.stderr.splitlines())
+
+
+def test_the_summary_names_the_form_of_a_recurrent_layer(typed):
+    few = ["--backend", "torch", "--execution", "eager", "--steps", "1", "--batches-per-step", "2"]
+    assert "  cell      loop" in typed("tensorflow/lstm", *few).stdout
+    assert "  cell      fused" in typed("tensorflow/lstm", *few, "--popnn").stdout
+
+
+def test_more_copies_than_threads_are_named(typed):
+    few = ["--backend", "torch", "--execution", "eager", "--steps", "2", "--batches-per-step", "50"]
+    finished = typed("tensorflow/dense", *few, "--size", "64", "--threads", "1", "--replicas", "3")
+    assert 0 == finished.status, finished.stdout + finished.stderr
+    assert "warning   3 copies of one thread each share a budget of 1" in finished.stdout
+
+
 def test_interrupted_leaves_no_process(typed):
     process = typed(
         "tensorflow/dense",
@@ -235,25 +261,3 @@ def test_interrupted_leaves_no_process(typed):
     finally:
         process.kill()
         process.communicate()
-
-
-SHAPES = [(256, 25, 1024), (128, 50, 1536), (64, 25, 2048), (1024, 150, 256), (1024, 25, 512)]
-
-
-@pytest.mark.skipif(not os.environ.get("LAYERMARK_TEST_LARGE"), reason="large: set LAYERMARK_TEST_LARGE=1")
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("batch", "timesteps", "hidden"), SHAPES)
-@pytest.mark.parametrize("name", ["popart/lstm", "tensorflow/lstm", "tensorflow/gru", "tensorflow/rnn"])
-def test_the_shapes_of_the_seeds_own_tests(typed, layermark, name, batch, timesteps, hidden):
-    sizes = ["--batch-size", batch, "--timesteps", timesteps, "--hidden-size", hidden]
-    finished = typed(name, *sizes, "--batches-per-step", "2", "--steps", "2", patience=1200)
-    assert 0 == finished.status, finished.stdout + finished.stderr
-    assert 2 == len(re.findall("sec/itr", finished.stdout))
-    assert stored(layermark)[0]["memory"]["peak_rss_bytes"] < 8 << 30
-
-
-@pytest.mark.skipif(not backend("onnxruntime").installed, reason="needs ONNX Runtime")
-def test_popart_runs_on_onnx_by_default(typed):
-    finished = typed("popart/lstm", "--steps", "2")
-    assert 0 == finished.status, finished.stdout + finished.stderr
-    assert "Summary (onnxruntime" in finished.stdout

@@ -74,7 +74,7 @@ def other(option):
     return [option.flag, larger.get(option.dest, str(default + 1))]
 
 
-EQUAL = [(name, each) for name in LAYERS for each in script(name).options if each.mark == "="]
+EQUAL = [(name, each) for name in SCRIPTS for each in script(name).options if each.mark == "="]
 
 
 @pytest.mark.parametrize(("name", "option"), EQUAL, ids=[f"{name} {option.flag}" for name, option in EQUAL])
@@ -91,6 +91,8 @@ def test_every_option_marked_equal_changes_what_is_measured(name, option):
         "save-graph": lambda: before.save_graph != after.save_graph,
         "batches-per-step": lambda: before.spec != after.spec and before.course.batches != after.course.batches,
         "use-zero-values": lambda: not equal_data(before.spec, after.spec),
+        "hmc-steps": lambda: task(before.spec).items != task(after.spec).items,
+        "leapfrog-steps": lambda: task(before.spec).flops("infer") != task(after.spec).flops("infer"),
     }.get(option.name, lambda: task(before.spec).graph != task(after.spec).graph)
     assert changed()
 

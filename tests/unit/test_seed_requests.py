@@ -6,16 +6,16 @@ import pytest
 
 from layermark import ops
 from layermark.errors import UserError
-from layermark.outcome import Skipped, Verification
+from layermark.outcome import Skipped
 from layermark.seeds.engine import VARIABLE, Engine, engine_options
 from layermark.seeds.parsing import parse
 from layermark.seeds.request import request
-from layermark.seeds.run import disproved, lacking
+from layermark.seeds.run import lacking
 from layermark.seeds.scripts import script
 from layermark.worker.verify import tolerances
 from layermark.workloads.base import task
 
-from .samples import a_run, a_spec
+from .samples import a_spec
 
 
 def asked(name, *argv, engine=None):
@@ -122,30 +122,6 @@ def test_large_inputs_have_a_smaller_ring():
     assert 2 == spec("popart/lstm", "--batch-size", "1024", "--timesteps", "150", "--hidden-size", "256").ring
 
 
-WRONG = Verification(ok=False, max_error=0.03, tolerance=0.001, against="float64 reference", worst="gradient of x")
-
-
-def test_an_execution_that_auto_chose_gives_way_when_it_is_disproved():
-    auto = a_spec(execution="auto")
-    found = disproved(a_run(spec=auto, verified=WRONG))
-    assert auto.replace(execution="compile") == found.spec
-    assert "eager torch fails the verification (gradient of x: error 0.03, allowed 0.001)" in found.words
-
-
-@pytest.mark.parametrize(
-    "run",
-    [
-        a_run(spec=a_spec(execution="auto")),
-        a_run(spec=a_spec(execution="eager"), verified=WRONG),
-        a_run(spec=a_spec(execution="auto", backend="jax"), verified=WRONG),
-        a_run(spec=a_spec(execution="auto"), verified=WRONG, settings={"execution": "compile"}),
-    ],
-    ids=["proven", "typed", "another runtime", "compiled already"],
-)
-def test_nothing_else_is_exchanged(run):
-    assert disproved(run) is None
-
-
 def test_what_a_runtime_lacks_gives_way_to_what_it_proposes():
     fused = a_spec(params={"cell": "fused"})
     loop = lacking(Skipped(spec=fused, reason="no fused GRU; use --cell loop"))
@@ -155,7 +131,7 @@ def test_what_a_runtime_lacks_gives_way_to_what_it_proposes():
 
 def test_the_devices_are_numbered():
     assert "cpu" == spec("tensorflow/rnn", "--device-id", "0").device
-    with pytest.raises(UserError, match=r"--device-id 9: no such device; expected -1 \(automatic\), 0 \(cpu\)"):
+    with pytest.raises(UserError, match=r"--device-id 9: no such device; expected -1 \(cpu\), 0 \(cpu\)"):
         spec("tensorflow/rnn", "--device-id", "9")
 
 
@@ -208,3 +184,21 @@ def test_half_partials_allow_coarser_sums():
     graph = task(found).graph
     assert tolerances("16.16", graph)[0] < tolerances("16.16", graph, "half")[0]
     assert tolerances("32.32", graph) == tolerances("32.32", graph, "half")
+
+
+@pytest.mark.parametrize("flag", ["--matmul-options", "--convolution-options"])
+def test_half_partials_may_be_a_setting_of_a_planner(flag):
+    half, narrow = (flag, '{"partialsType": "half"}'), ("--precision", "16.16", "--backend", "torch")
+    found = asked("tensorflow/dense", *half, *narrow)
+    assert "half" == found.spec.partials
+    assert not [note for note in found.notes if "no effect" in note]
+    wide = asked("tensorflow/dense", *half, "--backend", "torch")
+    assert [f"no effect on this device: {flag}"] == [note for note in wide.notes if "no effect" in note]
+    other = asked("tensorflow/dense", flag, '{"partialsType": "float"}', *narrow)
+    assert "half" != other.spec.partials
+    assert [note for note in other.notes if flag in note]
+
+
+def test_a_short_budget_compiles_what_is_hopeless_otherwise():
+    assert "xla" == asked("tensorflow/hmc", "--budget", "20s", "--backend", "tensorflow").spec.execution
+    assert "function" == asked("tensorflow/lstm", "--budget", "20s", "--backend", "tensorflow").spec.execution

@@ -8,7 +8,7 @@ import pytest
 from layermark.backends._trace import Span, by_operator, write_trace
 from layermark.backends.base import TRACE_FILE, OperatorTime, Timeline, backend
 from layermark.errors import Unsupported, WorkerFailed
-from layermark.session.group import Contender
+from layermark.session.group import Contender, thread_faults
 from layermark.session.steps import Ranks, drop_first, merged
 from layermark.spec import Spec
 from layermark.worker.profile import write_profile
@@ -124,6 +124,14 @@ def test_copies_last_from_the_first_start_to_the_last_end():
     found = merged([as_answer(a_block(10), 0), as_answer(a_block(12, busy_threads=3), 5 * MS)])
     assert (17 * MS,) == found.samples_ns
     assert 5 == found.context["busy_threads"]
+
+
+def test_copies_beyond_their_budget_are_found_together():
+    """Each alone takes half of the CPUs; only what all of them take tells that there are too many threads."""
+    each = a_block(2000, cpu_s=1.9, wall_s=2.0, busy_threads=2.0, cpus=2)
+    assert [] == thread_faults(a_spec(threads=2), [each])
+    both = merged([as_answer(each, 0), as_answer(each, 0)])
+    assert ["keeps 4.0 threads busy on a budget of 2"] == thread_faults(a_spec(threads=2), [both])
 
 
 def test_one_copy_is_taken_as_it_is():

@@ -182,8 +182,6 @@ class Backend(ABC):
     """The words that `--execution` takes here."""
     quantises: ClassVar[bool] = False
     """Whether it knows `--precision int8`."""
-    weight_copies: ClassVar[int] = 4
-    """How many times the weights are in memory at the worst moment of building a program."""
     probes: ClassVar[bool] = False
     """Whether `probe` can measure the machine's ceilings."""
     probes_for_others: ClassVar[bool] = False
@@ -205,6 +203,10 @@ class Backend(ABC):
         """What to type when it is missing."""
         return f"pip install 'layermark[{self.extra or self.name}]'"
 
+    def weight_copies(self, spec: Spec) -> int:
+        """How many times the weights are in memory at the worst moment of building a program."""
+        return 4
+
     def environment(self, spec: Spec) -> Mapping[str, str]:
         """Variables of the worker's environment, set before anything is imported."""
         return {}
@@ -224,6 +226,13 @@ class Backend(ABC):
     def read_checkpoint(self, path: Path) -> Arrays | None:
         """The arrays of a file in the framework's own form, read without running anything in it; None: no such form."""
         return None
+
+    def profiled(self, work: Callable[[], object], folder: Path) -> list[OperatorTime]:
+        """Do some work of this process under the runtime's profiler; answers the time of every kind of operator.
+
+        A trace in the form of chrome://tracing appears in the folder as `TRACE_FILE`.
+        """
+        raise Unsupported(f"{self.name} has no profiler that Layermark knows")
 
     def reference_arrays(self) -> Any:
         """An array module with automatic differentiation in float64 for the oracle, if the runtime has one."""

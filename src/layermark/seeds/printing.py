@@ -181,6 +181,7 @@ def summary(document: Mapping[str, Any], dropped: str = "") -> Iterator[str]:
         yield f"  dropped   {dropped}" if dropped else f"  first     {_first(document)}"
         if dropped and document["latency_ms"]["p50"] is not None:
             yield f"  latency   {_percentiles(document['latency_ms'])}"
+        yield from _chosen(document["settings"])
         if document["efficiency"] is not None:
             yield f"  ceiling   {percent(document['efficiency'])} of what this machine reached in the same session"
     yield f"  verified  {_proof(document['verified'])}"
@@ -190,6 +191,13 @@ def summary(document: Mapping[str, Any], dropped: str = "") -> Iterator[str]:
     yield from (f"  warning   {text}" for text in document["warnings"] if not text.startswith("p99"))
     if document["status"] == "failed" and document["log"]:
         yield document["log"]
+
+
+def _chosen(settings: Mapping[str, Any]) -> Iterator[str]:
+    """What was decided while the program was built: the form of a recurrent layer, and trials between ways to run."""
+    if settings.get("cell"):
+        yield f"  cell      {settings['cell']}"
+    yield from (f"  trial     {settings[name]}" for name in ("execution_trial", "loop_trial") if settings.get(name))
 
 
 def _setting(document: Mapping[str, Any]) -> str:

@@ -28,6 +28,7 @@ _INFER_ONLY = ("onnxruntime", "openvino")
 SHORT_BUDGET_S = 60.0
 """A budget up to this leaves no time for `auto`, which also tries compilers: the plainest execution runs."""
 _LARGE_BYTES = 16 << 20
+_PLANNERS = ("convolution_options", "matmul_options")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +90,7 @@ def _refuse(script: Script, values: Mapping[str, Any]) -> None:
     devices = sorted(registry.modules("devices"))
     if values.get("device_id", -1) >= len(devices):
         known = ", ".join(f"{number} ({name})" for number, name in enumerate(devices))
-        raise UserError(f"--device-id {values['device_id']}: no such device; expected -1 (automatic), {known}")
+        raise UserError(f"--device-id {values['device_id']}: no such device; expected -1 (cpu), {known}")
 
 
 def _spec(script: Script, values: Mapping[str, Any], chosen: str, batches: int) -> Spec:
@@ -101,17 +102,32 @@ def _spec(script: Script, values: Mapping[str, Any], chosen: str, batches: int) 
         mode=mode(values),
         batch_size=values.get("batch_size", 1),
         precision=values["precision"],
-        partials="half" if values.get("enable_half_partials") else Spec.partials,
+        partials="half" if _half_partials(values) else Spec.partials,
         device=_device(values.get("device_id", -1)),
         data="generated" if values.get("use_generated_data") else "synthetic",
         values=_VALUES[script.family](values),
         batches_per_step=batches,
-        execution="recompute" if values.get("recompute") and mode(values) == "train" else execution(values, chosen),
+        execution=_execution(script, values, chosen),
         loss="seed",
         threads=values["threads"] or thread_budget(),
         learning_rate=script.learning_rate,
         plan=Plan(replicas=values.get("replicas", 1)),
     )
+
+
+def _execution(script: Script, values: Mapping[str, Any], chosen: str) -> str:
+    if values.get("recompute") and mode(values) == "train":
+        return "recompute"
+    return execution(values, chosen, quick=script.quick.get(chosen, ""))
+
+
+def _half_partials(values: Mapping[str, Any]) -> bool:
+    """Whether 16-bit sums are allowed, by the switch or as a setting of a planner."""
+    return bool(values.get("enable_half_partials")) or any(_partials(values, name) == "half" for name in _PLANNERS)
+
+
+def _partials(values: Mapping[str, Any], planner: str) -> Any:
+    return (values.get(planner) or {}).get("partialsType")
 
 
 def _ringed(spec: Spec) -> Spec:
@@ -120,11 +136,11 @@ def _ringed(spec: Spec) -> Spec:
     return spec.replace(ring=2) if fed > _LARGE_BYTES else spec
 
 
-def execution(values: Mapping[str, Any], chosen: str, short_s: float = SHORT_BUDGET_S) -> str:
-    """The execution that was asked for, or the plainest one where a short budget leaves no time for a trial."""
+def execution(values: Mapping[str, Any], chosen: str, short_s: float = SHORT_BUDGET_S, quick: str = "") -> str:
+    """The execution that was asked for, or a quick or plain one where a short budget leaves no time for a trial."""
     wanted, known = str(values["execution"]), backend(chosen).executions
     if wanted == "auto" and (values["budget"] or math.inf) <= short_s:
-        return next((word for word in known if word != "auto"), "auto")
+        return quick or next((word for word in known if word != "auto"), "auto")
     # A backend that declares no words answers for itself when it prepares.
     if wanted not in known and known != Backend.executions:
         raise unknown(f"execution of {chosen}", wanted, known)
@@ -231,5 +247,6 @@ def _idle(script: Script, typed: Typed, spec: Spec) -> Iterator[str]:
         "enable_half_partials": not narrow,
     }
     for name in typed.typed:
-        if name in whole and (whole[name].mark == "sim" or unmet.get(name, False)):
+        acts = narrow and name in _PLANNERS and _partials(typed.values, name) == "half"
+        if name in whole and not acts and (whole[name].mark == "sim" or unmet.get(name, False)):
             yield whole[name].flag

@@ -10,7 +10,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from layermark.seeds.request import Request
 from layermark.session.deadline import Deadline
 from layermark.session.steps import TIMEOUT_S, StepMeasurement
 from layermark.spec import Protocol, Spec
-from layermark.store import open_store
+from layermark.store import Store, open_store
 from layermark.worker import environment
 
 _GRACE_S = 1.0
@@ -32,24 +32,28 @@ _GRACE_S = 1.0
 def run(asked: Request, printer: Printer, command: str, deadline: Deadline | None = None) -> int:
     """Measure and print; answers 1 if the measurement failed."""
     deadline = deadline or Deadline(asked.budget_s)
-    printer.open()
-    printer.begin()
-    outcome = _measured(asked, deadline, printer)
-    document = stored(outcome, asked, command)
-    printer.end(document)
-    printer.say("")
-    for line in summary(document, printer.dropped):
-        printer.say(line)
+    with open_store(asked.store) as store:  # before everything else: a wrong name must not cost a measurement
+        printer.open()
+        printer.begin()
+        outcome = _measured(asked, deadline, printer)
+        session_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        # The number of steps was asked for, so an interval wider than a goal is nobody's surprise.
+        document = stats.document(outcome, session=session_id, command=command, goal=math.inf)
+        printer.end(document)
+        printer.say("")
+        for line in summary(document, printer.dropped):
+            printer.say(line)
+        _keep(store, outcome, document)
     return int(document["status"] == "failed")
 
 
 def _measured(asked: Request, deadline: Deadline, printer: Printer) -> Outcome:
-    """Measure; what a runtime lacks or gets wrong gives way to another way once, and output and result say so."""
+    """Measure; what a runtime lacks gives way to another way once, and output and result say so."""
     with Crew() as crew, ended_in_time(crew, deadline):
         make_readable(crew, [asked.spec], deadline.at_most(TIMEOUT_S))
         measurement = StepMeasurement(crew, deadline, printer)
         found = measurement.measure(asked.spec, asked.course)
-        instead = lacking(found) if isinstance(found, Skipped) else disproved(found)
+        instead = lacking(found) if isinstance(found, Skipped) else None
         if instead:
             printer.note(instead.words)
             found = measurement.measure(instead.spec, asked.course)
@@ -100,34 +104,16 @@ def lacking(skipped: Skipped) -> Instead | None:
     return None
 
 
-def disproved(outcome: Outcome) -> Instead | None:
-    """Torch's compiled program where its eager one, which nobody asked for by name, fails the proof."""
-    if not isinstance(outcome, Run) or outcome.verified is None or outcome.verified.ok:
-        return None
-    spec, chosen = outcome.spec, outcome.settings.get("execution")
-    if (spec.backend, spec.execution, chosen) != ("torch", "auto", "eager"):
-        return None
-    proof = outcome.verified
-    numbers = f"{proof.worst}: error {proof.max_error:.2g}, allowed {proof.tolerance:.2g}"
-    words = f"eager torch fails the verification ({numbers}): compiled instead"
-    return Instead(spec.replace(execution="compile"), words)
-
-
-def stored(outcome: Outcome, asked: Request, command: str) -> dict[str, Any]:
-    """Keep the outcome as a session of its own; answers its document."""
-    machine = environment.record()
-    session_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    # The number of steps was asked for, so an interval wider than a goal is nobody's surprise.
-    document = stats.document(outcome, session=session_id, command=command, goal=math.inf)
-    with open_store(asked.store) as store:
-        store.begin(
-            session_id,
-            command=command,
-            specs=[outcome.spec],
-            protocol=Protocol(),
-            environment=machine,
-            fingerprint=environment.fingerprint(machine),
-        )
-        store.append(session_id, outcome, document)
-        store.finish_group(session_id, outcome.spec.group)
-    return document
+def _keep(store: Store, outcome: Outcome, document: Mapping[str, Any]) -> None:
+    """Keep the outcome as a session of its own."""
+    machine, session_id, command = environment.record(), document["session"], document["command"]
+    store.begin(
+        session_id,
+        command=command,
+        specs=[outcome.spec],
+        protocol=Protocol(),
+        environment=machine,
+        fingerprint=environment.fingerprint(machine),
+    )
+    store.append(session_id, outcome, document)
+    store.finish_group(session_id, outcome.spec.group)

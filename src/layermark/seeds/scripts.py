@@ -44,6 +44,8 @@ class Script:
     half: bool = True
     """Whether the seed's program computed in fp16."""
     short_help: bool = True
+    quick: Mapping[str, str] = field(default_factory=dict)
+    """What a short budget runs on a backend in place of its plainest execution."""
     extras: tuple[SeedOption, ...] = tables.EXTRA
 
     @property
@@ -198,6 +200,7 @@ _ALL = (
         workload="hmc",
         own={"hmc_steps": 10000, "leapfrog_steps": 5},
         half=False,
+        quick={"tensorflow": "xla"},  # seconds to compile, and 300 times as fast as the executor
         banner=(("Steps", "steps"), ("HMC steps", "hmc_steps"), ("Leapfrog steps", "leapfrog_steps")),
     ),
 )

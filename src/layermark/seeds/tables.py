@@ -46,7 +46,7 @@ TENSORFLOW: tuple[SeedOption, ...] = (
     planner("matmul-options", "matrix products"),
     flag("enable-half-partials", "allow products of 16-bit numbers to be added up in 16 bits", mark="~"),
     count("shards", 1, "processors to spread the graph over: more than 1 is not implemented"),
-    count("device-id", -1, "number of the device; -1 chooses by itself", at_least=-1, mark="~"),
+    count("device-id", -1, "kind of device: 0 cpu, 1 cuda, 2 mps, 3 xpu; -1 is the CPU, too", at_least=-1, mark="~"),
     flag("use-zero-values", "zeros instead of random numbers as inputs made on the device"),
     count("replicas", 1, "copies of the program, each with its own inputs and its share of the threads", mark="~"),
     flag("report-hw-cycle-count", "print the nanoseconds of every host call", mark="~"),

@@ -243,7 +243,7 @@ def admitted(specs: Sequence[Spec], outcomes: dict[str, Outcome]) -> list[Spec]:
 
 def needed_bytes(spec: Spec) -> int:
     """A rough upper estimate of a worker's memory."""
-    copies = backend(spec.backend).weight_copies
+    copies = backend(spec.backend).weight_copies(spec)
     return _WORKER_BYTES + task(spec).memory_bytes(spec.mode, spec.ring, copies)
 
 

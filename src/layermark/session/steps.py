@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from layermark.devices import cpu
@@ -30,6 +30,8 @@ _READING_SHARE = 0.5
 _LATENCY_SHARE = 0.1
 _LATENCIES = 100
 """Single batches that are timed apart may take this share of a step, and be so many."""
+_ADDED = ("cpu_s", "busy_threads", "voluntary_switches", "involuntary_switches", "minor_faults", "major_faults")
+"""What the copies of a program have each for themselves; of anything else the first one's stands for all."""
 OUT_OF_BUDGET = "not measured: the budget was used up before the first step"
 
 
@@ -66,7 +68,6 @@ class Ranks:
     """The copies of a program that run at the same time; the first stands for all where one is enough."""
 
     members: list[Contender]
-    warnings: list[str] = field(default_factory=list)
 
     @property
     def first(self) -> Contender:
@@ -147,12 +148,16 @@ class StepMeasurement:
         return self._finished(ranks, spec)
 
     def _hired(self, spec: Spec) -> Ranks:
-        share = max(1, spec.threads // spec.plan.replicas)
+        copies = spec.plan.replicas
+        share = max(1, spec.threads // copies)
         specs = [
-            spec.replace(seed=spec.seed + rank, threads=share, plan=Plan()) if spec.plan.replicas > 1 else spec
-            for rank in range(spec.plan.replicas)
+            spec.replace(seed=spec.seed + rank, threads=share, plan=Plan()) if copies > 1 else spec
+            for rank in range(copies)
         ]
-        return Ranks([Contender(each, task(each), self._crew.hire(worker_environment(each))) for each in specs])
+        ranks = Ranks([Contender(each, task(each), self._crew.hire(worker_environment(each))) for each in specs])
+        if copies > spec.threads:
+            ranks.first.warnings.append(f"{copies} copies of one thread each share a budget of {spec.threads}")
+        return ranks
 
     def _call(self, worker: Worker, do: str, patience_s: float = TIMEOUT_S, **given: Any) -> dict[str, Any]:
         return worker.call(do, self._deadline.at_most(patience_s), **given)
@@ -292,8 +297,9 @@ class StepMeasurement:
             facts = first.worker.call("facts", 30.0)
         except WorkerFailed:
             facts = {"memory": {}, "environment": environment.record()}
-        first.faults += thread_faults(spec, first.blocks)
-        found, copies = finished_run(first, facts), spec.plan.replicas
+        copies = spec.plan.replicas
+        first.faults += thread_faults(spec.replace(threads=first.spec.threads * copies), first.blocks)
+        found = finished_run(first, facts)
         ceiling = found.ceiling
         if ceiling is not None:
             ceiling = dataclasses.replace(ceiling, flops=ceiling.flops * copies, bytes=ceiling.bytes * copies)
@@ -330,11 +336,10 @@ def merged(answers: Sequence[dict[str, Any]]) -> Block:
         return blocks[0]
     began = min(each["began_ns"] for each in answers)
     ended = max(each["began_ns"] + block.samples_ns[0] for each, block in zip(answers, blocks, strict=True))
-    context = dict(blocks[0].context)
-    context["busy_threads"] = sum(block.context.get("busy_threads", 0.0) for block in blocks)
+    added = {name: sum(block.context.get(name, 0.0) for block in blocks) for name in _ADDED}
     return dataclasses.replace(
         blocks[0],
         samples_ns=(ended - began,),
         latencies_ns=tuple(each for block in blocks for each in block.latencies_ns),
-        context=context,
+        context={**blocks[0].context, **added},
     )

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from layermark.backends.base import Arrays, Program, Timeline, one_by_one
+from layermark.backends.base import Arrays, OperatorTime, Program, Timeline, one_by_one
 from layermark.workloads.programs.base import Lowering
+
+Profiler = Callable[[Callable[[], object], Path], list[OperatorTime]]
 
 
 class CallProgram(Program):
     """Counts the calls; the number of a call chooses its random stream, so no two calls are the same."""
 
-    def __init__(self, lowering: Lowering) -> None:
-        self._lowering = lowering
+    def __init__(self, lowering: Lowering, profiled: Profiler | None = None) -> None:
+        self._lowering, self._profiled = lowering, profiled
         self._calls = self._from_the_first()
         self._last: Any = None
 
@@ -47,6 +50,12 @@ class CallProgram(Program):
     def weights(self) -> Arrays:
         """None."""
         return {}
+
+    def profile(self, folder: Path, batches: int) -> list[OperatorTime]:
+        """The operators of some calls, by the runtime's own profiler."""
+        if self._profiled is None:
+            return super().profile(folder, batches)
+        return self._profiled(lambda: self.run(batches), folder)
 
     def _from_the_first(self) -> Iterator[Callable[[], Any]]:
         call, numbers = self._lowering.call, itertools.count()

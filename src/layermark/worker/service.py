@@ -213,7 +213,7 @@ class Service:
 
 def _built(found: Backend, spec: Spec, made: Task) -> Program:
     if isinstance(made, ProgramTask):
-        return CallProgram(made.lowering(spec))
+        return CallProgram(made.lowering(spec), found.profiled)
     if found.executions != Backend.executions and spec.execution not in found.executions:
         raise Unsupported(f"{found.name} has no --execution {spec.execution}; it knows {', '.join(found.executions)}")
     return found.prepare(spec, made)

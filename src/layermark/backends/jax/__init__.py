@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import ClassVar
 
-from layermark.backends.base import Backend, Program
+from layermark.backends.base import Backend, OperatorTime, Program
 from layermark.spec import Spec
 from layermark.workloads.base import Task
 
@@ -39,6 +40,12 @@ class JaxBackend(Backend):
         from layermark.backends.jax.program import prepare
 
         return prepare(spec, task)
+
+    def profiled(self, work: Callable[[], object], folder: Path) -> list[OperatorTime]:
+        """JAX's own profiler."""
+        from layermark.backends.jax.profile import profiled
+
+        return profiled(work, folder)
 
 
 BACKEND = JaxBackend()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import ClassVar
 
-from layermark.backends.base import Backend, Program
+from layermark.backends.base import Backend, OperatorTime, Program
+from layermark.graph import Graph
+from layermark.ops import Recurrent
 from layermark.spec import Spec
 from layermark.workloads.base import Task, task
 
@@ -22,8 +25,6 @@ class TensorflowBackend(Backend):
     name: ClassVar[str] = "tensorflow"
     package: ClassVar[str] = "tensorflow"
     executions: ClassVar[tuple[str, ...]] = ("auto", "function", "xla")
-    # Weights are constants of the graph, which every pass that rewrites it copies: 33 to 36 times, seen on ResNets.
-    weight_copies: ClassVar[int] = 36
 
     @property
     def version(self) -> str:
@@ -34,6 +35,12 @@ class TensorflowBackend(Backend):
             except importlib.metadata.PackageNotFoundError:
                 continue
         return ""
+
+    def weight_copies(self, spec: Spec) -> int:
+        """Every pass that rewrites a graph copies its constants: 33 to 36 times, seen on ResNets. Variables stay."""
+        graph = task(spec).graph
+        held = 4 * sum(each.count for each in graph.parameters.values())
+        return 36 if spec.mode != "train" and held <= most_constants(graph) else 8
 
     def environment(self, spec: Spec) -> Mapping[str, str]:
         """One thread budget for kernels (operations run on the caller's thread), and strict fp32 in oneDNN."""
@@ -61,6 +68,21 @@ class TensorflowBackend(Backend):
         from layermark.backends.tensorflow.program import prepare
 
         return prepare(spec, task)
+
+    def profiled(self, work: Callable[[], object], folder: Path) -> list[OperatorTime]:
+        """TensorFlow's own profiler."""
+        from layermark.backends.tensorflow.profile import profiled
+
+        return profiled(work, folder)
+
+
+def most_constants(graph: Graph) -> int:
+    """Bytes of weights up to which they are constants in inference; larger ones are variables there, too.
+
+    A graph holds at most 2 GB of constants, and every pass that rewrites it copies them. Convolutions gain from
+    constants, which are folded and packed; loops over time hardly do.
+    """
+    return 1 << 26 if any(isinstance(node.op, Recurrent) for node in graph) else 1 << 30
 
 
 def _small(spec: Spec) -> bool:

@@ -11,9 +11,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
-from layermark import ops
 from layermark.backends.base import Arrays
-from layermark.backends.tensorflow import process
+from layermark.backends.tensorflow import most_constants, process
 from layermark.backends.tensorflow.lowering import lower
 from layermark.backends.tensorflow.network import Array, Network, aligned, is_aligned
 
@@ -21,9 +20,6 @@ v1 = tf.compat.v1
 Tensor = Any
 Step = Callable[..., list[Tensor]]
 
-_CONSTANT_BYTES, _RECURRENT_BYTES = 1 << 30, 1 << 26
-"""Larger weights are variables in inference too: a graph holds at most 2 GB of constants, and every pass that
-rewrites it copies them. Convolutions gain from constants, which are folded and packed; loops over time hardly do."""
 _GATHERED_BYTES = 1 << 16
 """In a loop, inputs up to this size are copied out of the ring; larger ones are switched between."""
 _NEVER = np.array(np.inf, "float32")
@@ -43,7 +39,8 @@ class Compiled:
         self.name, self._network, self._xla = "xla" if xla else "function", network, xla
         self._style = network.style(xla=xla)
         self._stored = stored
-        self.frozen = not network.training and sum(each.nbytes for each in stored.values()) <= _most_constants(network)
+        held = sum(each.nbytes for each in stored.values())
+        self.frozen = not network.training and held <= most_constants(network.graph)
         self.graph = tf.Graph()
         self._session = v1.Session(graph=self.graph, config=process.session_config(optimise=not xla))
         with self._building():
@@ -256,8 +253,3 @@ def _stack(column: Sequence[Array]) -> Array:
 
 def _placeholder(value: Any) -> Tensor:
     return v1.placeholder(tf.as_dtype(value.dtype), value.shape)
-
-
-def _most_constants(network: Network) -> int:
-    recurrent = any(isinstance(node.op, ops.Recurrent) for node in network.graph)
-    return _RECURRENT_BYTES if recurrent else _CONSTANT_BYTES

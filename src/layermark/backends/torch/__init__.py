@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from layermark.backends.base import Arrays, Backend, Probe, Program
+from layermark.backends.base import Arrays, Backend, OperatorTime, Probe, Program
 from layermark.spec import Spec
 from layermark.workloads.base import Task
 
@@ -48,6 +48,12 @@ class TorchBackend(Backend):
         from layermark.backends.torch.program import prepare
 
         return prepare(spec, task)
+
+    def profiled(self, work: Callable[[], object], folder: Path) -> list[OperatorTime]:
+        """Torch's own profiler."""
+        from layermark.backends.torch.profile import profiled
+
+        return profiled(work, folder)
 
     def probe(self, spec: Spec) -> Probe:
         """Matrix products and simple streams through torch."""

@@ -331,8 +331,23 @@ def _softmax(op: ops.Softmax, site: Site) -> fx.Node:
     shape = site.shapes[0]
     if op.axis == len(shape) - 1:
         return site.call(torch.softmax, site.x, op.axis)
+    if op.axis == 1 and len(shape) == 4:
+        return _softmax_of_pictures(site)
     flat = site.call(torch.flatten, site.x, op.axis, suffix="_flat")
     return site.call(torch.reshape, site.call(torch.softmax, flat, op.axis), shape, suffix="_shaped")
+
+
+def _softmax_of_pictures(site: Site) -> fx.Node:
+    """Over all of a picture, flattened as it lies in memory, which is channels last.
+
+    In the canonical order, compiled training of a 1080p convolution took four times as long: copies, and a backward
+    pass that walks one way while it writes the other.
+    """
+    batch, channels, rows, columns = site.shapes[0]
+    turned = site.call(torch.permute, site.x, (0, 2, 3, 1), suffix="_turned")
+    shares = site.call(torch.softmax, site.call(torch.flatten, turned, 1, suffix="_flat"), 1)
+    shaped = site.call(torch.reshape, shares, (batch, rows, columns, channels), suffix="_shaped")
+    return site.call(torch.permute, shaped, (0, 3, 1, 2), suffix="_back")
 
 
 @lower_op.register
