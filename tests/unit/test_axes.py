@@ -241,3 +241,5 @@ def test_every_suite_of_the_package_is_right(name: str) -> None:
     assert found.name == name
     assert found.description
     assert found.expand(NULL).specs
+    page = Path(__file__).parents[2] / "docs" / "suites.md"
+    assert f"| `{name}` |" in page.read_text(), "docs/suites.md does not tell what it measures"
