@@ -9,7 +9,7 @@ from layermark.backends._trace import Span, by_operator, write_trace
 from layermark.backends.base import TRACE_FILE, OperatorTime, Timeline, backend
 from layermark.errors import Unsupported, WorkerFailed
 from layermark.session.group import Contender, thread_faults
-from layermark.session.steps import Ranks, drop_first, merged
+from layermark.session.steps import Ranks, ceiling_share, drop_first, merged
 from layermark.spec import Spec
 from layermark.worker.profile import write_profile
 from layermark.worker.score import made_up_label, right_answers
@@ -132,6 +132,17 @@ def test_copies_beyond_their_budget_are_found_together():
     assert [] == thread_faults(a_spec(threads=2), [each])
     both = merged([as_answer(each, 0), as_answer(each, 0)])
     assert ["keeps 4.0 threads busy on a budget of 2"] == thread_faults(a_spec(threads=2), [both])
+
+
+def test_a_share_of_the_ceiling_is_that_of_all_copies():
+    spec = a_spec(threads=1)
+    member = Contender(spec, task(spec), None)
+    member.blocks = [a_block(10)]
+    needed = member.task.flops(spec.mode)
+    member.flops_per_s, member.bytes_per_s = [needed / 5e-3], [1e15]  # alone it would need at least 5 ms
+    assert 0.5 == pytest.approx(ceiling_share(Ranks([member])))
+    assert 0.5 == pytest.approx(ceiling_share(Ranks([member] * 2, at_once=2)))
+    assert 1.0 == pytest.approx(ceiling_share(Ranks([member] * 2, at_once=1)))
 
 
 def test_one_copy_is_taken_as_it_is():

@@ -39,11 +39,13 @@ def run(asked: Request, printer: Printer, command: str, deadline: Deadline | Non
         session_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
         # The number of steps was asked for, so an interval wider than a goal is nobody's surprise.
         document = stats.document(outcome, session=session_id, command=command, goal=math.inf)
-        printer.end(document)
-        printer.say("")
-        for line in summary(document, printer.dropped):
-            printer.say(line)
-        _keep(store, outcome, document)
+        try:
+            _keep(store, outcome, document)
+        finally:  # whatever a store lacks by now, the figures are not lost
+            printer.end(document)
+            printer.say("")
+            for line in summary(document, printer.dropped):
+                printer.say(line)
     return int(document["status"] == "failed")
 
 

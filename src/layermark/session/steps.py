@@ -68,6 +68,8 @@ class Ranks:
     """The copies of a program that run at the same time; the first stands for all where one is enough."""
 
     members: list[Contender]
+    at_once: int = 1
+    """Copies that have threads of their own; where there are more, they take turns."""
 
     @property
     def first(self) -> Contender:
@@ -154,7 +156,8 @@ class StepMeasurement:
             spec.replace(seed=spec.seed + rank, threads=share, plan=Plan()) if copies > 1 else spec
             for rank in range(copies)
         ]
-        ranks = Ranks([Contender(each, task(each), self._crew.hire(worker_environment(each))) for each in specs])
+        members = [Contender(each, task(each), self._crew.hire(worker_environment(each))) for each in specs]
+        ranks = Ranks(members, at_once=min(copies, max(1, spec.threads // share)))
         if copies > spec.threads:
             ranks.first.warnings.append(f"{copies} copies of one thread each share a budget of {spec.threads}")
         return ranks
@@ -302,7 +305,8 @@ class StepMeasurement:
         found = finished_run(first, facts)
         ceiling = found.ceiling
         if ceiling is not None:
-            ceiling = dataclasses.replace(ceiling, flops=ceiling.flops * copies, bytes=ceiling.bytes * copies)
+            many = ranks.at_once
+            ceiling = dataclasses.replace(ceiling, flops=ceiling.flops * many, bytes=ceiling.bytes * many)
         return dataclasses.replace(found, spec=spec, items_per_batch=found.items_per_batch * copies, ceiling=ceiling)
 
 
@@ -316,12 +320,12 @@ def drop_first(contender: Contender, count: int) -> None:
 
 
 def ceiling_share(ranks: Ranks) -> float:
-    """The fastest step as a share of what the best reading of the ceiling allows."""
+    """The fastest step as a share of what the best reading of the ceiling allows; a reading is that of one copy."""
     first = ranks.first
     fastest_s = min(block.samples_ns[0] / block.batches for block in first.blocks) / 1e9
     flops, moved = first.task.flops(first.spec.mode), first.working_set
     shortest_s = max(flops / max(first.flops_per_s), moved / max(first.bytes_per_s))
-    return len(ranks.members) * shortest_s / fastest_s
+    return len(ranks.members) / ranks.at_once * shortest_s / fastest_s
 
 
 def ranks_pids(ranks: Ranks) -> set[int]:
