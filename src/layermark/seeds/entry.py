@@ -1,4 +1,4 @@
-"""The entry of every seed script: one line for a wrong request, 130 for Ctrl-C, and no process left behind."""
+"""The entry of every seed script: one line for a wrong request or Ctrl-C, and no process left behind."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def main(name: str, file: str, argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         return _run(name, Path(file), given)
     except KeyboardInterrupt:
+        print(f"{Path(file).name}: interrupted; what was not finished is not kept", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # Python flushes stdout once more when it ends; without this it would complain there.
