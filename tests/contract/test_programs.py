@@ -280,7 +280,7 @@ WATCHED = [
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize(("way", "workload", "mode", "threads"), WATCHED, ids=lambda each: str(each))
+@pytest.mark.parametrize(("way", "workload", "mode", "threads"), WATCHED, ids=str)
 def test_work_keeps_to_its_threads_and_is_done_when_a_call_returns(
     way: Way, workload: str, mode: str, threads: int
 ) -> None:

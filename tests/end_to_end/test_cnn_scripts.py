@@ -11,7 +11,6 @@ import pytest
 
 from conftest import CommandLine, Finished
 from layermark.backends.base import backend
-from layermark.store import open_store
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CALL = re.compile(r"^\[INFO\] Throughput: ([\d.]+) imgs/sec; Latency range: (N/A|[\d.]+\.\.[\d.]+ ms)$", re.M)
@@ -65,9 +64,7 @@ def inferred(typed, arguments, *more, **environment):
 
 
 def last_document(line):
-    with open_store(line.environment["LAYERMARK_STORE"]) as store:
-        newest = max(store.sessions(), key=lambda each: each.id)
-        return store.documents(newest.id)[-1]
+    return max(line.kept(), key=lambda document: document["session"])
 
 
 def test_real_pictures(typed, line):
