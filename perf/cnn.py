@@ -9,8 +9,8 @@ import statistics
 import sys
 from contextlib import closing
 
+from comparison import HandWrittenProcess, LayermarkWorker, paired_blocks, parse_options, verdict
 from ratios import interval, interval_of_starts
-from sides import Hand, Ours, alternating, asked, judged, settled
 
 from layermark.axes import expand
 from layermark.launch.process import Crew
@@ -21,35 +21,35 @@ FORMULATION = {("jax", "resnext101-32x4d"): "tuned", ("jax", "efficientnet-b0"):
 """XLA's own grouped convolutions are too slow to be tried."""
 
 
-def start(spec, args, *chosen):
+def measure_start(spec, args, *chosen):
     """The pairs of one start of both sides, and their names; without a chosen formulation by hand, a trial decides."""
     module = f"native.cnns.{spec.backend}"
-    with Crew() as crew, closing(Hand(spec, module, spec.workload, spec.batch_size, *chosen)) as hand:
-        hand.ready()
-        ours, pairs = Ours(crew, spec).ready(), []
-        for pair in alternating(ours, hand, [], args.block):
-            pairs.append(pair)
-            if len(pairs) == args.most or settled(pairs, args):
-                break
-    return pairs, ours.name, hand.name
+    with (
+        Crew() as crew,
+        closing(HandWrittenProcess(spec, module, spec.workload, spec.batch_size, *chosen)) as hand_written,
+    ):
+        hand_written.wait_until_ready()
+        ours = LayermarkWorker(crew, spec).wait_until_ready()
+        pairs = paired_blocks(ours, hand_written, args)
+    return pairs, ours.name, hand_written.name
 
 
-def measured(backend, model, batch, args):
-    """One row; answers whether the goal was reached."""
+def measure_row(backend, model, batch, args):
+    """One row; return whether the goal was reached."""
     formulation = FORMULATION.get((backend, model), "library")
     spec = expand([model], {"backend": backend, "batch_size": batch, "formulation": formulation}).specs[0]
-    pairs, ours, hand = start(spec, args)
-    starts = [pairs] + [start(spec, args, hand)[0] for _ in range(args.starts - 1)]
+    pairs, ours, hand_written = measure_start(spec, args)
+    starts = [pairs] + [measure_start(spec, args, hand_written)[0] for _ in range(args.starts - 1)]
     found = interval_of_starts(starts) if args.starts > 1 else interval(*zip(*pairs, strict=True))
     rate = statistics.median(mine for each in starts for mine, _ in each)
-    text, reached = judged(rate, found, surely=False)
-    print(f"{backend:12}{model:18}{batch:>5}{text}  {ours} / {hand}", flush=True)
+    text, reached = verdict(rate, found, surely=False)
+    print(f"{backend:12}{model:18}{batch:>5}{text}  {ours} / {hand_written}", flush=True)
     return reached
 
 
 def main():
     """Print the table."""
-    args = asked(
+    args = parse_options(
         __doc__,
         {"runtimes": RUNTIMES, "models": MODELS, "batches": ("1", "16")},
         starts=(1, "of both sides, each at another place in memory"),
@@ -60,7 +60,7 @@ def main():
     )
     print(f"{'runtime':12}{'model':18}{'batch':>5}{'batches/s':>10}  {'Layermark / by hand':31}programs")
     rows = [(backend, model, batch) for backend in args.runtimes for model in args.models for batch in args.batches]
-    reached = [measured(backend, model, batch, args) for backend, model, batch in rows]
+    reached = [measure_row(backend, model, batch, args) for backend, model, batch in rows]
     return int(not all(reached))
 
 

@@ -40,14 +40,14 @@ def bare_seconds(module, ring, batches):
 def same_process(name, rounds):
     """Rates of Layermark's loop and of the bare loop, in pairs."""
     from layermark.backends.torch import BACKEND
-    from layermark.worker.loop import Loop
+    from layermark.worker.loop import MeasuringLoop
     from layermark.workloads.base import task
 
     spec = spec_of(name)
     BACKEND.load()
     program = BACKEND.prepare(spec, task(spec))
     module, ring = program.module, program.inputs
-    loop = Loop(program, spec.batches_per_step)
+    loop = MeasuringLoop(program, spec.batches_per_step)
     loop.warm_up()
     ours, bare = [], []
     for _ in range(rounds):

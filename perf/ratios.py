@@ -35,7 +35,7 @@ def interval_of_starts(starts):
 
 
 def show(label, ours, theirs, goal):
-    """Print one line and answer whether the goal was reached."""
+    """Print one line and return whether the goal was reached."""
     ratio, low, high = interval(ours, theirs)
     reached = ratio >= goal
     print(

@@ -129,6 +129,35 @@ def layermark(tmp_path):
     return CommandLine(tmp_path)
 
 
+class Git:
+    """A project under version control."""
+
+    def __init__(self, root):
+        self.root = root
+        (root / "src").mkdir(parents=True)
+        self("init", "--quiet")
+
+    def __call__(self, *arguments):
+        identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+        command = ["git", "-C", str(self.root), *identity, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    def commit(self, name, text):
+        """Write a file and commit it; give the root."""
+        (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / "src" / "kept").touch()
+        (self.root / name).write_text(text)
+        self("add", "--all")
+        self("commit", "--quiet", "--message", name)
+        return self.root
+
+
+@pytest.fixture
+def git(tmp_path):
+    """An empty project under version control."""
+    return Git(tmp_path / "project")
+
+
 @pytest.fixture
 def pictures(tmp_path):
     """A folder of five small JPEGs, called as `--data real` expects it."""

@@ -300,7 +300,7 @@ def training(workload, name, function, data):
     return [partial(one, *arrays(batch)) for batch in data.ring]
 
 
-def make(workload, mode):
+def formulations_of(workload, mode):
     """The formulations, bound to their data."""
     jax.config.update(SYNCHRONOUS, False)  # a call then runs in the thread that makes it
     if workload == "hmc":
@@ -312,4 +312,4 @@ def make(workload, mode):
 
 
 if __name__ == "__main__":
-    serve(make)
+    serve(formulations_of)

@@ -37,7 +37,7 @@ def bound(model, inputs, shape):
     return steps
 
 
-def make(workload, mode):
+def formulations_of(workload, mode):
     """The formulations, bound to their data."""
     data, found = draw(workload, mode), {}
     for name, model in models(workload, data).items():
@@ -47,4 +47,4 @@ def make(workload, mode):
 
 
 if __name__ == "__main__":
-    serve(make)
+    serve(formulations_of)

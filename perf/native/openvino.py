@@ -58,7 +58,7 @@ def switched(model, data):
     return [partial(step, tensor) for tensor in tensors]
 
 
-def make(workload, mode):
+def formulations_of(workload, mode):
     """The formulations, bound to their data."""
     data, found = draw(workload, mode), {}
     for name, model in models(workload, data).items():
@@ -70,4 +70,4 @@ def make(workload, mode):
 
 
 if __name__ == "__main__":
-    serve(make)
+    serve(formulations_of)

@@ -1,10 +1,10 @@
 """A hand-written program in a process of its own, which times a block of it whenever it is told to.
 
-One line of JSON in, one out. Every module of a runtime ends with `serve(make)`, where `make(workload, mode)`
-gives the formulations by name, the plainest first: functions without arguments that build a list of steps, one for each
-input of the ring. A step returns when its work is done. The fastest formulation in a short trial is the one that stays,
-or the one whose name was asked for, or the plainest. It is built as often as wanted and the copies take turns, since
-the same program at another place in memory may be 5 % faster or slower.
+One line of JSON in, one out. Every module of a runtime ends with `serve(formulations_of)`, a function that gives the
+formulations of a workload and mode by name, the plainest first: functions without arguments that build a list of steps,
+one for each input of the ring. A step returns when its work is done. The fastest formulation in a short trial is the
+one that stays, or the one whose name was asked for, or the plainest. It is built as often as wanted and the copies
+take turns, since the same program at another place in memory may be 5 % faster or slower.
 """
 
 import gc
@@ -24,20 +24,20 @@ CONTENDER = 0.85
 PLAINEST = "plainest"
 
 
-def serve(make):
-    """Answer the requests on standard input: what a trial showed first, then the rate of every block."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
+def serve(formulations_of):
+    """Serve the requests on standard input: print what a trial showed first, then the rate of every block."""
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a framework prints must not look like an answer
-    workload, mode, copies, *wish = sys.argv[1:]
-    formulations = make(workload, mode)
-    best, rates, failed = choose(wished(formulations, *wish))
-    turns = itertools.cycle([Loop(formulations[best]()) for _ in range(int(copies))])
-    print(json.dumps({"chosen": best, "rates": rates, "failed": failed}), file=answers)
+    workload, mode, copies, *names = sys.argv[1:]
+    formulations = formulations_of(workload, mode)
+    best, rates, failed = choose(selected(formulations, *names))
+    turns = itertools.cycle([TimedSteps(formulations[best]()) for _ in range(int(copies))])
+    print(json.dumps({"chosen": best, "rates": rates, "failed": failed}), file=replies)
     for line, loop in zip(sys.stdin, turns, strict=False):
-        print(json.dumps({"rate": loop.block(**json.loads(line))}), file=answers)
+        print(json.dumps({"rate": loop.block(**json.loads(line))}), file=replies)
 
 
-def wished(formulations, name=None):
+def selected(formulations, name=None):
     """Those that may be chosen: the one of this name, or all."""
     if name is None:
         return formulations
@@ -45,7 +45,7 @@ def wished(formulations, name=None):
     return {name: formulations[name]}
 
 
-class Loop:
+class TimedSteps:
     """What an engineer would write to time steps that take turns."""
 
     def __init__(self, steps):
@@ -59,7 +59,7 @@ class Loop:
             step()
         return time.perf_counter() - began
 
-    def within(self, seconds):
+    def steps_within(self, seconds):
         """How many steps take about so long."""
         if self.seconds(1) > seconds:
             return 1
@@ -73,10 +73,10 @@ class Loop:
         if batches:
             self.batches = batches
         elif not self.batches:
-            self.within(SAMPLE_S)
-            self.batches = self.within(SAMPLE_S)
+            self.steps_within(SAMPLE_S)
+            self.batches = self.steps_within(SAMPLE_S)
         self.samples(seconds / 5)
-        return self.batches / undisturbed(self.samples(seconds))
+        return self.batches / lowest_tenth(self.samples(seconds))
 
     def samples(self, seconds):
         """The seconds of samples, until these are over."""
@@ -86,7 +86,7 @@ class Loop:
         return found
 
 
-def undisturbed(samples):
+def lowest_tenth(samples):
     """What a sample takes while nobody disturbs it: the lowest tenth.
 
     Neighbours only ever slow a program down, and seldom both sides of a comparison at once: the ratio of two blocks is
@@ -102,8 +102,8 @@ def choose(formulations):
     loops, failed = {}, {}
     for name, build in formulations.items():
         try:
-            loops[name] = Loop(build())
-        except Exception as error:  # an optional way that this version of the framework does not have
+            loops[name] = TimedSteps(build())
+        except Exception as error:  # an optional formulation that this version of the framework does not have
             failed[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     if not loops:
         sys.exit(f"no formulation runs: {failed}")

@@ -339,7 +339,7 @@ def training(workload, data):
     return found
 
 
-def make(workload, mode):
+def formulations_of(workload, mode):
     """The formulations, bound to their data."""
     flush_subnormals()
     if workload == "hmc":
@@ -349,4 +349,4 @@ def make(workload, mode):
 
 
 if __name__ == "__main__":
-    serve(make)
+    serve(formulations_of)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from layermark import registry
+from layermark import pipelines, registry
 from layermark.backends.base import Backend, backend
 from layermark.devices.cpu import thread_budget
 from layermark.errors import UserError, unknown
 from layermark.options import Option, options_of
+from layermark.planning import connected
 from layermark.spec import Protocol, Spec
 from layermark.workloads import checkpoint
 from layermark.workloads.base import Task, Workload, default_params, task, workload
@@ -79,6 +80,7 @@ def complete(spec: Spec) -> Spec:
         batch_size=spec.batch_size or found.default_batch_size,
         threads=spec.threads or thread_budget(),
     )
+    whole = connected(whole)
     _build([whole])
     return whole
 
@@ -175,7 +177,7 @@ def _specs(name: str, values: Mapping[str, str], backends: Sequence[str]) -> Ite
     for params in _combinations(options_of(found.Params), values):
         for fields in _combinations(options_of(Spec), values):
             whole = _resolved(fields, found) | {"workload": name, "params": {**defaults, **params}}
-            yield from (Spec.of(backend=each, **whole) for each in backends)
+            yield from (connected(Spec.of(backend=each, **whole)) for each in backends)
 
 
 def _combinations(options: Iterable[Option], values: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -192,7 +194,7 @@ def _build(specs: Iterable[Spec]) -> None:
     for spec in {spec.group: spec for spec in specs}.values():
         try:
             made = task(spec)
-            if spec.splits:
+            if spec.splits and spec.pipeline_splits != pipelines.AUTO:
                 made.graph.cut(spec.splits)
             if spec.data == "real":
                 _check_pictures(made, spec)
@@ -217,7 +219,7 @@ def _thread_notes(specs: Iterable[Spec]) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class SuiteEntry:
     """One entry of a suite: workloads, and option texts that apply to them."""
 
     workloads: tuple[str, ...]
@@ -232,17 +234,17 @@ class Suite:
     name: str
     description: str
     protocol: Mapping[str, str]
-    requests: tuple[Request, ...]
+    entries: tuple[SuiteEntry, ...]
 
     def expand(self, overrides: Mapping[str, str], workloads: Sequence[str] = ()) -> Expansion:
         """All specs of the suite; `overrides` win over its own values, `workloads` leaves the others out."""
-        named = [name for request in self.requests for name in request.workloads]
+        named = [name for entry in self.entries for name in entry.workloads]
         for name in workloads:
             if name not in named:
                 raise unknown(f"workload of suite {self.name}", name, named)
         check(workloads or named, overrides)
-        kept = [request for request in (_narrowed(each, workloads) for each in self.requests) if request.workloads]
-        return sum((_expanded(request, overrides) for request in kept), Expansion(specs=()))
+        kept = [entry for entry in (_narrowed(each, workloads) for each in self.entries) if entry.workloads]
+        return sum((_expanded(entry, overrides) for entry in kept), Expansion(specs=()))
 
 
 def suites() -> dict[str, Path]:
@@ -263,18 +265,27 @@ def load_suite(name_or_path: str) -> Suite:
         raise UserError(f"{error}" if str(error).startswith(path.name) else f"{path.name}: {error}") from None
 
 
-def _narrowed(request: Request, workloads: Sequence[str]) -> Request:
-    kept = tuple(name for name in request.workloads if not workloads or name in workloads)
-    return Request(workloads=kept, values=request.values, where=request.where)
+def _narrowed(entry: SuiteEntry, workloads: Sequence[str]) -> SuiteEntry:
+    kept = tuple(name for name in entry.workloads if not workloads or name in workloads)
+    return SuiteEntry(workloads=kept, values=entry.values, where=entry.where)
 
 
-def _expanded(request: Request, overrides: Mapping[str, str]) -> Expansion:
-    has = {each.name for name in request.workloads for each in _options(workload(name))}
-    own = {name: text for name, text in {**request.values, **overrides}.items() if name in has}
+def _expanded(entry: SuiteEntry, overrides: Mapping[str, str]) -> Expansion:
+    has = {each.name for name in entry.workloads for each in _options(workload(name))}
+    own = {name: text for name, text in {**entry.values, **overrides}.items() if name in has}
     try:
-        return expand(request.workloads, own)
+        found = expand(entry.workloads, own)
     except UserError as error:
-        raise UserError(f"{request.where}: {error}") from None
+        raise UserError(f"{entry.where}: {error}") from None
+    typed = "execution" in overrides
+    return found if typed else Expansion(specs=tuple(map(_own_execution, found.specs)), notes=found.notes)
+
+
+def _own_execution(spec: Spec) -> Spec:
+    """A suite's execution is for the runtimes that know it; another chooses for itself."""
+    known = backend(spec.backend).executions
+    strange = known != Backend.executions and spec.execution not in known
+    return spec.replace(execution=Spec.execution) if strange else spec
 
 
 def _read_yaml(path: Path) -> tuple[Any, list[int]]:
@@ -316,7 +327,7 @@ def _suite(doc: Any, path: Path, lines: Sequence[int]) -> Suite:
         name=str(doc.get("name", path.stem)),
         description=" ".join(str(doc.get("description", "")).split()),
         protocol=_protocol(doc.get("protocol", {})),
-        requests=tuple(_request(entry, f"{path.name}:{line}") for entry, line in zip(entries, lines, strict=True)),
+        entries=tuple(_suite_entry(entry, f"{path.name}:{line}") for entry, line in zip(entries, lines, strict=True)),
     )
 
 
@@ -330,7 +341,7 @@ def _protocol(doc: Any) -> dict[str, str]:
     return texts
 
 
-def _request(entry: Any, where: str) -> Request:
+def _suite_entry(entry: Any, where: str) -> SuiteEntry:
     try:
         texts = _texts(entry, "an entry of measure")
         if "workloads" not in texts:
@@ -339,7 +350,7 @@ def _request(entry: Any, where: str) -> Request:
         check(workloads, texts)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
-    return Request(workloads=workloads, values=texts, where=where)
+    return SuiteEntry(workloads=workloads, values=texts, where=where)
 
 
 def _texts(doc: Any, what: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
@@ -11,7 +12,17 @@ from pathlib import Path
 
 _ROOT = Path(__file__).parent
 # What every answer of the reference and every calibration depends on.
-_CODE = ("reference.py", "laws.py", "graph.py", "ops/*.py", "workloads/**/*.py", "worker/oracle.py")
+_CODE = (
+    "reference.py",
+    "laws.py",
+    "graph.py",
+    "ops/*.py",
+    "training/*.py",
+    "safetensors.py",
+    "workloads/**/*.py",
+    "worker/oracle.py",
+    "worker/reference_updates.py",
+)
 
 
 def folder(name: str) -> Path:
@@ -40,6 +51,15 @@ def whole(path: Path) -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Let one process at a time make a file; who waited may find it made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
 
 
 def make_room(place: Path, most_bytes: int) -> None:

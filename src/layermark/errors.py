@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class UserError(Exception):
@@ -11,16 +11,25 @@ class UserError(Exception):
 
 
 class Unsupported(Exception):
-    """The request was right but this runtime cannot do it; becomes a `skipped` outcome with the reason."""
+    """The request was right but this runtime cannot do it; becomes a `skipped` outcome with the reason.
+
+    `instead` names settings that the runtime can do in their place, such as `{"cell": "loop"}`.
+    """
+
+    def __init__(self, reason: str, *, code: str = "unsupported", instead: Mapping[str, str] | None = None) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.instead = dict(instead or {})
 
 
 class WorkerFailed(Exception):
     """A worker crashed, raised, hung or ran out of memory; `log` holds the last lines it wrote."""
 
-    def __init__(self, reason: str, log: str = "") -> None:
+    def __init__(self, reason: str, log: str = "", *, code: str = "error") -> None:
         super().__init__(reason)
         self.reason = reason
         self.log = log
+        self.code = code
 
 
 _MOST_NAMES = 12

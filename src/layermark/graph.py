@@ -10,9 +10,11 @@ from functools import cached_property
 from itertools import pairwise
 
 from layermark.errors import UserError, unknown
-from layermark.laws import Shape
-from layermark.ops import Conv2d, Dense, Input, Norm, Op
+from layermark.laws import Constant, Shape
+from layermark.ops import Activation, Conv2d, CrossEntropy, Dense, Input, MixPictures, Norm, Normalise, Op
 from layermark.ops.base import Parameter
+from layermark.training.mixing import OWN, PASTED, SHARES, Mixing
+from layermark.training.update import Update
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,11 @@ class Graph:
     def inputs(self) -> Mapping[str, Input]:
         """What the graph is fed with: data, targets and masks."""
         return {node.name: node.op for node in self.nodes if isinstance(node.op, Input)}
+
+    @property
+    def live_inputs(self) -> list[str]:
+        """What a stage receives from the one before it."""
+        return [name for name, op in self.inputs.items() if op.role == "live"]
 
     @cached_property
     def shapes(self) -> Mapping[str, Shape]:
@@ -111,8 +118,11 @@ class Graph:
                 needing.add(node.name)
         return frozenset(needing)
 
-    def flops(self, mode: str) -> int:
-        """Exact scalar operations of one batch: forward; in training also backward and the update."""
+    def flops(self, mode: str, update: Update | None = None) -> int:
+        """Exact scalar operations of one batch: forward; in training also backward, and its share of the update.
+
+        An update of several micro-batches is shared by them; without one it is plain gradient descent.
+        """
         forward = sum(node.op.flops(*self.input_shapes(node)) for node in self.nodes)
         if mode != "train":
             return forward
@@ -123,7 +133,9 @@ class Graph:
             for node in self.nodes
             if node.name in self.needs_gradient
         )
-        return forward + backward + self._meetings + 2 * self.parameter_count
+        rule = update or Update()
+        moved = rule.flops({name: each.count for name, each in self.parameters.items()})
+        return forward + backward + self._meetings + moved // rule.micro_batches
 
     @property
     def _meetings(self) -> int:
@@ -216,11 +228,87 @@ class Graph:
         made = {node.name for node in self.nodes[:index] if not isinstance(node.op, Input)}
         return made & {name for node in self.nodes[index:] for name in node.inputs}
 
+    def blocks(self, contractions: int = 3) -> tuple[tuple[Node, ...], ...]:
+        """The work cut where a single tensor goes on; a block has so many convolutions and dense layers at least.
+
+        They follow each other, and what a block hands on is the output of its last node. The last may be shorter.
+        None begins with an activation, which runtimes compute in the place of what it reads.
+        """
+        work = [node for node in self.nodes if not isinstance(node.op, Input)]
+        last_read = {name: place for place, node in enumerate(work) for name in node.inputs}
+        found, block, live = list[tuple[Node, ...]](), list[Node](), set[str]()
+        for place, node in enumerate(work):
+            block.append(node)
+            live = {name for name in (*live, node.name) if last_read.get(name, -1) > place}
+            enough = sum(isinstance(each.op, Conv2d | Dense) for each in block) >= contractions
+            begins = place + 1 < len(work) and not isinstance(work[place + 1].op, Activation)
+            if enough and begins and live == {node.name} and not any(each.name in self.outputs for each in block):
+                found.append(tuple(block))
+                block = []
+        return (*found, tuple(block))
+
     def _feed(self, name: str) -> Node:
         op = self.by_name[name].op
         if isinstance(op, Input):
             return Node(name, op)
         return Node(name, Input(self.shapes[name], role="live", batch=self.batch_axes[name]))
+
+    @cached_property
+    def classified(self) -> Node | None:
+        """The cross-entropy against class numbers, if one is the last output: it can be smoothed and scored."""
+        node = self.by_name[self.outputs[-1]]
+        whole = isinstance(node.op, CrossEntropy) and len(set(map(len, self.input_shapes(node)))) == 2
+        return node if whole else None
+
+    def smoothed(self, smoothing: float) -> Graph:
+        """The same network, whose loss gives this share of every label to the other classes."""
+        if not smoothing:
+            return self
+        if self.classified is None:
+            raise UserError(f"--label-smoothing {smoothing:g}: this workload has no class labels; leave it out")
+        soft = replace(self.classified, op=CrossEntropy(smoothing))
+        return replace(self, nodes=tuple(soft if node is self.classified else node for node in self.nodes))
+
+    @property
+    def pictures(self) -> str | None:
+        """The input that takes pictures, if there is one."""
+        return next(
+            (
+                name
+                for name, op in self.inputs.items()
+                if op.role == "data" and len(op.dims) == 4 and op.dims[1] in (3, 4)
+            ),
+            None,
+        )
+
+    def mixed(self, mixing: Mixing) -> Graph:
+        """The same network, whose pictures and labels are mixed by coefficients that it is fed with.
+
+        Pictures are mixed behind what normalises them, unless the host has done it.
+        """
+        if not mixing.active:
+            return self
+        if self.classified is None or self.pictures is None:
+            raise UserError("--mixup-alpha and --cutmix-lambda mix pictures with class labels; leave them out here")
+        batch, _, height, width = self.inputs[self.pictures].dims
+        mixing.check_batch(batch)
+        law, target = Constant(1.0), self.classified
+        soft = replace(target, inputs=(*target.inputs, SHARES))
+        fed = [Node(SHARES, Input((batch, batch), law, "target"))]
+        if mixing.on_host:
+            return replace(self, nodes=(*fed, *(soft if node is target else node for node in self.nodes)))
+        fed += [Node(OWN, Input((batch,), law, "mask")), Node(PASTED, Input((height, width), law, "mask", batch=-1))]
+        return replace(self, nodes=(*fed, *self._with_mix(soft, mixing.shift(batch))))
+
+    def _with_mix(self, soft: Node, shift: int) -> Iterator[Node]:
+        """The nodes with a mix of pictures in front of all that read them; `soft` is the new loss."""
+        normalised = (node.name for node in self.nodes if isinstance(node.op, Normalise))
+        source = next(normalised, self.pictures)
+        for node in self.nodes:
+            moved = soft if node.name == soft.name else node
+            yield replace(moved, inputs=tuple("mix" if each == source else each for each in moved.inputs))
+            if node.name == source:
+                yield Node("mix", MixPictures(shift), (source, OWN, PASTED))
 
     def with_outputs(self, *names: str) -> Graph:
         """The same nodes with other results."""

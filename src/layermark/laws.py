@@ -1,4 +1,4 @@
-"""Laws that random arrays follow. Every array has a stream of its own, so its values depend on seed and name only."""
+"""Laws that random arrays follow. Every array has a generator of its own: its values depend on seed and name only."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class Constant:
         return numpy.full(shape, self.value, "float32")
 
 
-def stream(seed: int, *names: str | int) -> np.random.Generator:
-    """The random stream of one named array."""
+def random_generator(seed: int, *names: str | int) -> np.random.Generator:
+    """The random generator of one named array."""
     import numpy
 
     return numpy.random.default_rng([seed, *(zlib.crc32(str(name).encode()) for name in names)])

@@ -7,15 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+Form = Literal["number", "thousands", "share", "bytes", "error"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
     """One number of a result. `tag` is its dotted path in the result document."""
 
     tag: str
+    name: str
+    """What a heading calls it."""
     unit: str
     better: Literal["higher", "lower"]
     help: str
+    form: Form = "number"
+    """How it is written: as a number, in steps of a thousand, in percent, in bytes, or as a power of ten."""
     value: float | None = None
     low: float | None = None
     high: float | None = None
@@ -41,20 +47,64 @@ def _find(document: Mapping[str, Any], tag: str) -> Any:
     return found
 
 
-def _known(tag: str, unit: str, better: Literal["higher", "lower"], help: str) -> Metric:
-    return Metric(tag=tag, unit=unit, better=better, help=help)
+def _known(
+    tag: str, name: str, unit: str, better: Literal["higher", "lower"], help: str, form: Form = "number"
+) -> Metric:
+    return Metric(tag=tag, name=name, unit=unit, better=better, help=help, form=form)
 
 
 KNOWN: tuple[Metric, ...] = (
-    _known("throughput", "items/s", "higher", "items over the median block time, 95 % bootstrap interval over blocks"),
-    _known("sustained", "items/s", "higher", "all items over all timed seconds, 95 % bootstrap interval over blocks"),
-    _known("latency_ms.p50", "ms", "lower", "half of the batches took no longer, from hand-over to result"),
-    _known("latency_ms.p90", "ms", "lower", "nine of ten batches took no longer"),
-    _known("latency_ms.p99", "ms", "lower", "99 of 100 batches took no longer"),
-    _known("compile_s", "s", "lower", "building and compiling the program, before its first step"),
-    _known("memory.peak_rss_bytes", "bytes", "lower", "largest resident memory of the worker"),
-    _known("efficiency", "", "higher", "attained share of the ceiling measured in the same session, never clamped"),
-    _known("verified.max_error", "", "lower", "largest error against the float64 reference, relative to the output"),
+    _known(
+        "throughput",
+        "rate",
+        "items/s",
+        "higher",
+        "items over the median block time, 95 % bootstrap interval over blocks",
+        "thousands",
+    ),
+    _known(
+        "sustained",
+        "sustained rate",
+        "items/s",
+        "higher",
+        "all items over all timed seconds, 95 % bootstrap interval over blocks",
+        "thousands",
+    ),
+    _known(
+        "mean_rate",
+        "mean rate",
+        "items/s",
+        "higher",
+        "mean of the blocks' rates without the first, as the seed documents average; the rate is the figure to quote",
+        "thousands",
+    ),
+    _known(
+        "latency_ms.p50",
+        "median latency",
+        "ms",
+        "lower",
+        "half of the batches took no longer, from hand-over to result",
+    ),
+    _known("latency_ms.p90", "latency p90", "ms", "lower", "nine of ten batches took no longer"),
+    _known("latency_ms.p99", "latency p99", "ms", "lower", "99 of 100 batches took no longer"),
+    _known("compile_s", "compile", "s", "lower", "building and compiling the program, before its first step"),
+    _known("memory.peak_rss_bytes", "peak memory", "bytes", "lower", "largest resident memory of the worker", "bytes"),
+    _known(
+        "efficiency",
+        "share of the ceiling",
+        "",
+        "higher",
+        "attained share of the ceiling measured in the same session, never clamped",
+        "share",
+    ),
+    _known(
+        "verified.max_error",
+        "largest error",
+        "",
+        "lower",
+        "largest error against the float64 reference, relative to the output",
+        "error",
+    ),
 )
 
 

@@ -111,6 +111,15 @@ def integer(at_least: int) -> Callable[[str], int]:
     return read
 
 
+@_named("N")
+def percentage(text: str) -> int:
+    """A whole number from 1 to 100."""
+    value = integer(1)(text)
+    if value > 100:
+        raise ValueError("expected a whole number from 1 to 100")
+    return value
+
+
 @_named("X")
 def positive_float(text: str) -> float:
     """A number above zero, such as 0.01 or 1e-30."""

@@ -17,13 +17,11 @@ from typing import Any
 from array_api_compat import array_namespace
 
 from layermark import ops
-from layermark.graph import Graph, Node
+from layermark.graph import Graph
 from layermark.ops import Op
 
 Array = Any
 Arrays = Mapping[str, Array]
-
-
 Apply = Callable[..., Array]
 """Evaluates one node: called with the node, the array namespace, the node's parameters and its inputs."""
 
@@ -36,7 +34,7 @@ def evaluate(
     Floating arrays are float64 already and labels whole numbers; `doubles` makes them so. `apply` stands in for
     the evaluation of single nodes.
     """
-    apply = apply or _apply
+    apply = apply or (lambda node, xp, own, *inputs: value(node.op, xp, own, *inputs))
     xp = array_namespace(*weights.values(), *inputs.values())
     wanted = tuple(graph.by_name) if every_node else graph.outputs
     values: dict[str, Array] = {}
@@ -51,19 +49,17 @@ def evaluate(
     return {name: values[name] for name in wanted}
 
 
-def _apply(node: Node, xp: Any, own: Arrays, *inputs: Array) -> Array:
-    return value(node.op, xp, own, *inputs)
-
-
-def gradients(graph: Graph, weights: Arrays, inputs: Arrays, torch: Any) -> tuple[float, dict[str, Array]]:
+def gradients(
+    graph: Graph, weights: Arrays, inputs: Arrays, torch: Any, apply: Apply | None = None
+) -> tuple[float, dict[str, Array]]:
     """The graph's last output and its float64 gradient for every trainable parameter, from NumPy arrays.
 
-    `torch` is that module or one like it, which the caller has imported.
+    `torch` is that module or one like it, which the caller has imported; `apply` is that of `evaluate`.
     """
     held = {name: torch.as_tensor(each) for name, each in doubles(weights).items()}
     leaves = {name: held[name].requires_grad_() for name, each in graph.parameters.items() if each.trainable}
     fed = {name: torch.as_tensor(each) for name, each in doubles(inputs).items()}
-    loss = evaluate(graph, held, fed)[graph.outputs[-1]]
+    loss = evaluate(graph, held, fed, apply=apply)[graph.outputs[-1]]
     found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
     return float(loss.detach()), {name: each.numpy() for name, each in zip(leaves, found, strict=True)}
 
@@ -372,8 +368,18 @@ def _mean(op: ops.Mean, xp: Any, weights: Arrays, y: Array) -> Array:
 
 
 @value.register
-def _cross_entropy(op: ops.CrossEntropy, xp: Any, weights: Arrays, logits: Array, labels: Array) -> Array:
+def _mix_pictures(op: ops.MixPictures, xp: Any, weights: Arrays, x: Array, own: Array, pasted: Array) -> Array:
+    before, column = xp.roll(x, 1, axis=0), xp.reshape(own, (-1, 1, 1, 1))
+    mixed = column * x + (1 - column) * before
+    return xp.where(pasted > 0, xp.roll(mixed, op.shift, axis=0), mixed)
+
+
+@value.register
+def _cross_entropy(
+    op: ops.CrossEntropy, xp: Any, weights: Arrays, logits: Array, labels: Array, shares: Array | None = None
+) -> Array:
     share = labels if labels.ndim == logits.ndim else _smoothed(xp, logits, labels, op.smoothing)
+    share = share if shares is None else shares @ share
     return -xp.mean(xp.sum(share * _log_softmax(xp, logits), axis=-1))
 
 

@@ -10,19 +10,34 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from layermark import pipelines
 from layermark.errors import UserError
-from layermark.options import byte_count, integer, nested, option, options_of, positive_float, seconds, share, switch
+from layermark.options import (
+    byte_count,
+    integer,
+    nested,
+    option,
+    options_of,
+    percentage,
+    positive_float,
+    seconds,
+    share,
+    switch,
+)
+from layermark.training.mixing import Mixing
+from layermark.training.update import Update
 
 MODES = ("infer", "eval", "train")
-PRECISIONS = ("32.32", "16.32", "16.16", "bf16.32", "bf16.bf16", "int8")
+PRECISIONS = ("32.32", "16.32", "16.16", "bf16.32", "bf16.bf16", "64.64", "int8")
 QUANTISED = ("int8",)
 """Precisions of whole numbers: another network, in a way, and never compared with the one it was made from."""
 
 # Specs that differ only in these are measured against each other, in alternation.
 COMPARED = ("backend", "execution", "formulation", "precision")
 
-SPLITS = ("train", "validation")
+DATA_SPLITS = ("train", "validation")
 NORMALISATIONS = ("full", "scale", "mean", "none")
+LOOPBACK = "127.0.0.1"
 VALUES = ("random", "zero-inputs", "zeros", "counting")
 
 
@@ -31,8 +46,12 @@ class Plan:
     """How a measurement is spread: instances x replicas x stages, and micro-batches through the stages."""
 
     instances: int = 1
-    replicas: int = 1
-    stages: int = 1
+    replicas: int = option(
+        1,
+        parse=integer(1),
+        help="copies, each a process, that share the threads: independent ones, or in training one with another",
+    )
+    stages: int = option(1, parse=integer(1), axis=False, help="stages of a pipeline, for --pipeline-splits auto")
     micro_batches: int = 1
 
     def __post_init__(self) -> None:
@@ -47,6 +66,61 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Group:
+    """A rank's place among those it works with: its number, and where each of them may listen.
+
+    Ranks are numbered replica by replica, and within a replica stage by stage. The ports are kept free for them: the
+    first rank's is where `torch.distributed` and `jax.distributed` meet, TensorFlow's ranks listen each on its own.
+    """
+
+    rank: int
+    addresses: tuple[str, ...]
+    """`host:port` of every rank, in their order."""
+    stages: int = 1
+    """Ranks that make one replica."""
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return len(self.addresses)
+
+    @property
+    def replica(self) -> int:
+        """Which replica this rank is (a part of)."""
+        return self.rank // self.stages
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas there are."""
+        return self.size // self.stages
+
+    @property
+    def stage(self) -> int:
+        """Which stage of its replica this rank is."""
+        return self.rank % self.stages
+
+    @property
+    def master(self) -> tuple[str, int]:
+        """Address and port of the first rank."""
+        host, _, port = self.addresses[0].rpartition(":")
+        return host, int(port)
+
+    @property
+    def local(self) -> bool:
+        """Whether all ranks are on this host."""
+        return all(each.startswith(LOOPBACK) for each in self.addresses)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain dictionary that `from_json` reads back."""
+        return {"rank": self.rank, "addresses": list(self.addresses), "stages": self.stages}
+
+    @classmethod
+    def from_json(cls, doc: Mapping[str, Any] | None) -> Group | None:
+        """Return the record that `to_json` wrote; None for a rank that works alone."""
+        return cls(**{**doc, "addresses": tuple(doc["addresses"])}) if doc else None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Loading:
     """Where `--data real` comes from and how it is loaded."""
 
@@ -57,7 +131,7 @@ class Loading:
         help="pictures for --data real (default: $DATASETS_DIR, $DATA_DIR, else images)",
     )
     source: str = option("auto", axis=False, metavar="NAME", help="kind of data set; auto looks what the folder holds")
-    split: str = option("validation", axis=False, choices=SPLITS, help="which part of the data set")
+    split: str = option("validation", axis=False, choices=DATA_SPLITS, help="which part of the data set")
     normalise: str = option(
         "full",
         axis=False,
@@ -75,15 +149,28 @@ class Loading:
     )
     data_cache: float = option(0.0, parse=share, help="share of the encoded pictures that is kept in memory")
     skip_bad: bool = option(False, axis=False, parse=switch, help="pass over bad files and records, and count them")
+    data_percentage: int = option(
+        100, axis=False, parse=percentage, help="share of the pictures that is used, evenly spread over the set"
+    )
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary; what came after the first release is left out at its default, as keys stay the same."""
+        doc = dataclasses.asdict(self)
+        return doc if self.data_percentage != 100 else {k: v for k, v in doc.items() if k != "data_percentage"}
 
 
 # Fields that came after the first release: at their defaults they are left out of the keys, which stay as they were.
 _LATER: Mapping[str, Any] = {
     "partials": "full",
+    "norms": "own",
     "values": "random",
     "weights": "",
     "pipeline_splits": "",
-    "loading": dataclasses.asdict(Loading()),
+    "pipeline_schedule": "Interleaved",
+    "bucket_bytes": 10 << 20,
+    "loading": Loading().to_json(),
+    "update": Update().to_json(),
+    "mixing": dataclasses.asdict(Mixing()),
 }
 
 
@@ -101,6 +188,9 @@ class Spec:
     )
     partials: str = option(
         "full", choices=("full", "half"), help="sums of 16-bit products: in 32 bits, or 16 bits are good enough"
+    )
+    norms: str = option(
+        "own", choices=("own", "full"), help="norms of 16-bit networks: in the network's own type, or in fp32 (torch)"
     )
     device: str = option("cpu", help="where the program runs")
     data: str = option(
@@ -130,20 +220,42 @@ class Spec:
         "flush", choices=("flush", "keep"), help="flush subnormal numbers to zero, or compute them"
     )
     allocator: str = option(
-        "retain", choices=("retain", "default"), help="keep freed memory mapped, or glibc's defaults"
+        "retain",
+        choices=("retain", "return", "default"),
+        help="keep freed memory mapped, give large blocks back at once, or glibc's defaults",
     )
-    learning_rate: float = option(0.01, parse=positive_float, help="rate of the SGD step in training")
+    learning_rate: float = option(0.01, parse=positive_float, help="rate of the updates in training")
     seed: int = option(42, parse=integer(0), help="seed of weights, inputs and targets")
     weights: str = option(
         "", axis=False, metavar="FILE", help="a checkpoint of a model: .safetensors, or .pth where PyTorch is installed"
     )
     pipeline_splits: str = option(
-        "", axis=False, metavar="NAME,...", help="begin a new stage at each of these nodes (layermark describe)"
+        "",
+        axis=False,
+        metavar="NAME,...",
+        help="begin a new stage, in a process of its own, at each of these nodes (layermark describe); "
+        "auto: --stages of equal length",
+    )
+    pipeline_schedule: str = option(
+        "Interleaved",
+        choices=tuple(pipelines.SCHEDULES),
+        help="order of the micro-batches in a pipeline: 1F1B; all forward, then all backward; one stage at a time; "
+        "or further ones of torch, which have two stages in a process",
+    )
+    bucket_bytes: int = option(
+        10 << 20, parse=byte_count, axis=False, help="gradients that wait before replicas begin to average them"
     )
     loading: Loading = field(default_factory=Loading, metadata=nested(Loading))
-    plan: Plan = field(default_factory=Plan)
+    plan: Plan = field(default_factory=Plan, metadata=nested(Plan))
+    update: Update = field(default_factory=Update, metadata=nested(Update))
+    mixing: Mixing = field(default_factory=Mixing, metadata=nested(Mixing))
 
     def __post_init__(self) -> None:
+        if self.mode != "train" and self.update != Update():
+            changed = ", ".join(f"--{name.replace('_', '-')}" for name in self.update.changed)
+            raise UserError(f"{changed} with --mode {self.mode}: only training updates weights; use --mode train")
+        if self.mode != "train" and self.mixing.active:
+            raise UserError(f"mixup and cutmix with --mode {self.mode}: only training mixes pictures; use --mode train")
         frozen = {name: _plain(value) for name, value in sorted(self.params.items())}
         object.__setattr__(self, "params", MappingProxyType(frozen))
 
@@ -157,17 +269,34 @@ class Spec:
 
     @property
     def group(self) -> str:
-        """The name of the comparison group: everything but backend, execution, formulation and precision.
+        """The name of the comparison group: everything but backend, execution, formulation, precision and replicas.
 
         Quantised networks make a group of their own.
         """
         kept = {"precision"} if self.quantised else set()
-        return _digest({name: each for name, each in self._identity().items() if name not in COMPARED or name in kept})
+        doc = {name: each for name, each in self._identity().items() if name not in COMPARED or name in kept}
+        return _digest(doc | {"plan": {**doc["plan"], "replicas": Plan.replicas}})
 
     @property
     def quantised(self) -> bool:
         """Whether it computes with whole numbers that stand for others."""
         return self.precision in QUANTISED
+
+    @property
+    def connected(self) -> bool:
+        """Whether the ranks work on one thing together: stages of a pipeline, or replicas that share their updates."""
+        return self.plan.stages > 1 or (self.plan.replicas > 1 and self.update.replicas == self.plan.replicas)
+
+    @property
+    def sharers(self) -> int:
+        """How many replicas, each in ranks of its own, share every update."""
+        shared = self.mode == "train" and self.connected and self.update.replicas == self.plan.replicas
+        return self.plan.replicas if shared else 1
+
+    @property
+    def ranks(self) -> int:
+        """How many processes all replicas and stages make."""
+        return self.plan.replicas * pipelines.rank_count(self.pipeline_schedule, self.plan.stages)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -182,20 +311,30 @@ class Spec:
         doc = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         return doc | {
             "params": {name: list(v) if isinstance(v, tuple) else v for name, v in self.params.items()},
-            "loading": dataclasses.asdict(self.loading),
+            "loading": self.loading.to_json(),
             "plan": dataclasses.asdict(self.plan),
+            "update": self.update.to_json(),
+            "mixing": dataclasses.asdict(self.mixing),
         }
 
     @classmethod
     def from_json(cls, doc: Mapping[str, Any]) -> Spec:
         """The record that `to_json` wrote."""
-        return cls(**{**doc, "plan": Plan(**doc["plan"]), "loading": Loading(**doc.get("loading", {}))})
+        records = {
+            "plan": Plan(**doc["plan"]),
+            "loading": Loading(**doc.get("loading", {})),
+            "update": Update.from_json(doc.get("update", {})),
+            "mixing": Mixing(**doc.get("mixing", {})),
+        }
+        return cls(**{**doc, **records})
 
     @classmethod
     def of(cls, **fields: Any) -> Spec:
         """A record from the values of options, those of the records in it included."""
-        names = [each.name for each in options_of(Loading) if each.name in fields]
-        return cls(loading=Loading(**{name: fields.pop(name) for name in names}), **fields)
+        for name, record in (("loading", Loading), ("plan", Plan), ("update", Update), ("mixing", Mixing)):
+            own = {each.name: fields.pop(each.name) for each in options_of(record) if each.name in fields}
+            fields.setdefault(name, record(**own))
+        return cls(**fields)
 
     def replace(self, **changes: Any) -> Spec:
         """This record with some fields changed."""
@@ -214,6 +353,13 @@ class Protocol:
     min_blocks: int = option(6, parse=integer(3), axis=False, help="blocks before the stop rule is asked")
     min_steps: int = option(5, parse=integer(1), axis=False, help="steps that a block has at least")
     timeout: float = option(600.0, parse=seconds, axis=False, help="a worker silent for longer has failed")
+    trial: str = option(
+        "known",
+        choices=("known", "fresh"),
+        axis=False,
+        help="--execution auto: what an earlier trial of the same measurement chose here, with the same versions, or "
+        "always a new trial",
+    )
     memory_limit: int = option(0, parse=byte_count, axis=False, help="address space of a worker (default: no limit)")
 
     def to_json(self) -> dict[str, Any]:

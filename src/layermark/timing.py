@@ -19,6 +19,23 @@ _ENOUGH_S = 3.0
 """A trial that has lasted this long ends with its round."""
 
 
+class Stopwatch:
+    """Seconds spent inside its `with` blocks so far."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._began
+
+
+TRIALS = Stopwatch()
+"""What trials have taken in this process so far."""
+
+
 def seconds_of(step: Step, calls: int) -> float:
     """How long so many calls take."""
     start = time.perf_counter()
@@ -53,13 +70,14 @@ class Kernel:
 def trial(timers: Sequence[Timer], seconds: float = 0.03, rounds: int = 9) -> list[float]:
     """Calls per second of each, the upper quartile of rounds that alternate; of long calls there are fewer rounds."""
     began = time.perf_counter()
-    counts = [calls_within(timer, seconds) for timer in timers]
     found: list[list[float]] = [[] for _ in timers]
-    for _ in range(rounds):
-        for timer, calls, rates in zip(timers, counts, found, strict=True):
-            rates.append(calls / timer(calls))
-        if time.perf_counter() - began > _ENOUGH_S:
-            break
+    with TRIALS:
+        counts = [calls_within(timer, seconds) for timer in timers]
+        for _ in range(rounds):
+            for timer, calls, rates in zip(timers, counts, found, strict=True):
+                rates.append(calls / timer(calls))
+            if time.perf_counter() - began > _ENOUGH_S:
+                break
     return [upper_quartile(rates) for rates in found]
 
 

@@ -1,4 +1,4 @@
-"""Every operation of the vocabulary: the cases that all lowerings are held to, and the graphs around them."""
+"""Every operation of the vocabulary: the cases that all runtimes are held to, and the graphs around them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ CELLS = ("rnn", "gru", "lstm")
 FORMS = ("fused", "loop")
 TARGET = {"role": "target"}
 MASK = {"law": Integers(0, 2), "role": "mask"}
+BOX = MASK | {"batch": -1}
+
+TRAINS = ("torch", "tensorflow", "jax")
+"""Backends that train, and so mix pictures."""
 
 XLA = ("jax", "tensorflow")
 """Lowerings that write both forms of a recurrent layer as their own best loop."""
@@ -172,6 +176,7 @@ CASES = [
     case(
         ops.Normalise((0.4, 0.5, 0.6), (0.2, 0.3, 0.25)), (2, 3, 4, 5), in0={"law": Integers(0, 256), "item_bytes": 1}
     ),
+    case(ops.MixPictures(1), PICTURES, (2,), PICTURES[2:], in1=MASK | {"law": Uniform(0, 1)}, in2=BOX, on=TRAINS),
     case(ops.Dropout(0.25), ROWS),
     case(ops.Dropout(0.25), ROWS, ROWS, in1=MASK),
     case(ops.StochasticDepth(0.8), PICTURES),
@@ -202,6 +207,5 @@ def cases_of(backend: str) -> list[Case]:
     return [each for each in CASES if not each.on or backend in each.on]
 
 
-EVERY_CASE = pytest.mark.parametrize("each", CASES, ids=[each.name for each in CASES])
 EVERY_STRIDED = pytest.mark.parametrize("each", STRIDED, ids=[each.name for each in STRIDED])
 EVERY_GROUPED = pytest.mark.parametrize("each", GROUPED, ids=[each.name for each in GROUPED])

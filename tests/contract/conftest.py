@@ -3,6 +3,7 @@
 import ctypes
 import os
 import platform
+import sys
 
 import pytest
 
@@ -38,3 +39,11 @@ def subnormals_again():
     yield
     if platform.system() == "Linux":
         ctypes.CDLL("libm.so.6").fesetenv(_DEFAULT_ENVIRONMENT)
+
+
+@pytest.fixture(autouse=True)
+def _jax_in_32_bits_again():
+    """JAX computes in 64 bits for a whole process once a program asks for it; the next test is another program's."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].config.update("jax_enable_x64", False)

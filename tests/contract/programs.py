@@ -27,8 +27,8 @@ RECURRENT = ("rnn", "gru", "lstm", "lstm_multi")
 
 
 @dataclass(frozen=True)
-class Way:
-    """A runtime, and one of the ways in which it executes a program."""
+class Variant:
+    """A runtime, and one of its executions."""
 
     backend: str
     execution: str
@@ -54,22 +54,24 @@ class Way:
         return backend(self.backend).prepare(spec, task), task
 
 
-TORCH = Way("torch", "eager")
-TENSORFLOW = Way("tensorflow", "function", loops=True)
-TENSORFLOW_XLA = Way("tensorflow", "xla", loops=True)
-JAX = Way("jax", "jit", loops=True)
-ONNXRUNTIME = Way("onnxruntime", "sequential", trains=False)
-OPENVINO = Way("openvino", "latency", trains=False)
+TORCH = Variant("torch", "eager")
+TENSORFLOW = Variant("tensorflow", "function", loops=True)
+TENSORFLOW_XLA = Variant("tensorflow", "xla", loops=True)
+TENSORFLOW_SESSION = Variant("tensorflow", "session", loops=True)
+JAX = Variant("jax", "jit", loops=True)
+ONNXRUNTIME = Variant("onnxruntime", "sequential", trains=False)
+OPENVINO = Variant("openvino", "latency", trains=False)
 
-WAYS = (TORCH, TENSORFLOW, TENSORFLOW_XLA, JAX, ONNXRUNTIME, OPENVINO)
-RUNTIMES = tuple(way for way in WAYS if way is not TENSORFLOW_XLA)
-TRAINING = tuple(way for way in WAYS if way.trains)
-LOOPING = tuple(way for way in WAYS if way.loops)
+RUNTIMES = (TORCH, TENSORFLOW, JAX, ONNXRUNTIME, OPENVINO)
+VARIANTS = (*RUNTIMES, TENSORFLOW_XLA, TENSORFLOW_SESSION)
+TRAINING = tuple(variant for variant in VARIANTS if variant.trains)
+LOOPING = tuple(variant for variant in VARIANTS if variant.loops)
+CONNECTED = tuple(variant for variant in RUNTIMES if backend(variant.backend).connects)
 
 
-def each_of(ways: tuple[Way, ...]) -> Any:
-    """A test for each of these ways."""
-    return pytest.mark.parametrize("way", ways, ids=str)
+def each_of(variants: tuple[Variant, ...]) -> Any:
+    """A test for each of these."""
+    return pytest.mark.parametrize("variant", variants, ids=str)
 
 
 def oracle(task: Task, index: int, weights: Any = None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from layermark import reference
+from layermark import reference, safetensors
 from layermark.axes import complete
 from layermark.errors import UserError
 from layermark.spec import Spec
@@ -293,7 +293,7 @@ def test_half_precision_is_widened(tmp_path):
     doc = json.dumps(facts).encode()
     raw = np.array([1.5, -2.0], "float32").view("uint32") >> 16
     path.write_bytes(len(doc).to_bytes(8, "little") + doc + raw.astype("uint16").tobytes() + np.float16(0.25).tobytes())
-    entries, data = checkpoint.header(path), np.fromfile(path, "u1")
+    entries, data = safetensors.header(path), np.fromfile(path, "u1")
     assert [1.5, -2.0, 0.25] == [*checkpoint._array(data, entries["a"]), *checkpoint._array(data, entries["b"])]
 
 

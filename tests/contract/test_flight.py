@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from contract.programs import ONNXRUNTIME, OPENVINO, TORCH, Way, close, each_of, oracle
+from contract.programs import ONNXRUNTIME, OPENVINO, TORCH, Variant, close, each_of, oracle
 from layermark.axes import complete
 from layermark.backends.base import Timeline, backend
 from layermark.errors import Unsupported
-from layermark.worker.loop import Loop
+from layermark.worker.loop import MeasuringLoop
 from layermark.worker.service import Service
 
 BOTH = each_of((ONNXRUNTIME, OPENVINO))
@@ -33,8 +33,8 @@ def most_at_once(timeline: Timeline) -> int:
 
 @BOTH
 @pytest.mark.parametrize("data", ["synthetic", "generated"])
-def test_throughput_walks_the_ring_and_waits_for_all(way: Way, data: str) -> None:
-    program, task = way.prepared("dense", **SEVERAL, data=data, ring=3)
+def test_throughput_walks_the_ring_and_waits_for_all(variant: Variant, data: str) -> None:
+    program, task = variant.prepared("dense", **SEVERAL, data=data, ring=3)
     for index in (0, 1, 2, 0):
         program.run(1)
         close(program.outputs(), oracle(task, index))
@@ -48,8 +48,8 @@ def test_throughput_walks_the_ring_and_waits_for_all(way: Way, data: str) -> Non
 
 
 @BOTH
-def test_several_batches_are_in_flight_within_the_budget(way: Way) -> None:
-    program, _ = way.prepared(**SEVERAL, **BIG)
+def test_several_batches_are_in_flight_within_the_budget(variant: Variant) -> None:
+    program, _ = variant.prepared(**SEVERAL, **BIG)
     timeline = program.run(40)
     assert all(handed < done for handed, done in zip(*timeline, strict=True))
     assert list(timeline.handed_over) == sorted(timeline.handed_over)
@@ -58,16 +58,16 @@ def test_several_batches_are_in_flight_within_the_budget(way: Way) -> None:
 
 
 @BOTH
-def test_one_batch_is_in_flight_for_latency(way: Way) -> None:
-    program, _ = way.prepared(execution="latency", **BIG)
+def test_one_batch_is_in_flight_for_latency(variant: Variant) -> None:
+    program, _ = variant.prepared(execution="latency", **BIG)
     assert (1, 1) == (most_at_once(program.run(20)), program.least_batches)
     assert program.settings["execution"] == "latency"
 
 
 @BOTH
-def test_calls_are_as_long_as_the_program_needs(way: Way) -> None:
-    program, _ = way.prepared(**SEVERAL, **BIG)
-    loop = Loop(program, 1)
+def test_calls_are_as_long_as_the_program_needs(variant: Variant) -> None:
+    program, _ = variant.prepared(**SEVERAL, **BIG)
+    loop = MeasuringLoop(program, 1)
     loop.warm_up()
     block = loop.block(0.02, 5)
     assert block.batches % 8 == 0 and block.batches == block.calls
@@ -83,18 +83,18 @@ def test_other_runtimes_have_no_throughput() -> None:
 
 
 def test_what_is_loaded_is_taken_in_order() -> None:
-    callers = pytest.importorskip("layermark.backends.onnxruntime.callers")
+    threaded = pytest.importorskip("layermark.backends.onnxruntime.threaded")
     stream, held = itertools.count(), [-1, -1]
 
-    def slot(caller: int) -> Any:
+    def bound(caller: int) -> Any:
         def take() -> None:
             held[caller] = next(stream)
 
-        return callers.Slot(lambda: time.sleep(0.001 * (held[caller] % 3)), take)
+        return threaded.BoundCall(lambda: time.sleep(0.001 * (held[caller] % 3)), take)
 
-    lap = callers.Callers([[slot(0)], [slot(1)]], None)
+    runner = threaded.ThreadedRunner([[bound(0)], [bound(1)]], None)
     for batches in range(1, 12):
-        handed_over = lap.run(batches).handed_over
+        handed_over = runner.run(batches).handed_over
         assert handed_over == sorted(handed_over)
-        assert held[lap.last] == lap._done - 1 == max(held)
-    lap.close()
+        assert held[runner.last] == runner._done - 1 == max(held)
+    runner.close()

@@ -1,4 +1,4 @@
-"""Every lowering of the chain against its law, and the life of its program."""
+"""Every implementation of the chain against its law, and the life of its program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from layermark.errors import Unsupported
 from layermark.spec import Spec
-from layermark.worker.calls import CallProgram
+from layermark.worker.call_program import CallProgram
 from layermark.workloads.base import task
 
 NEEDS = {
@@ -19,7 +19,7 @@ NEEDS = {
     "jax": ("jax", "blackjax"),
     "tensorflow": ("tensorflow", "tensorflow_probability", "tf_keras", "tree", "decorator", "cloudpickle"),
 }
-WAYS = [
+VARIANTS = [
     ("torch", "library", "eager"),
     ("torch", "library", "compile"),
     ("jax", "library", "jit"),
@@ -29,7 +29,7 @@ WAYS = [
     ("tensorflow", "tuned", "function"),
     ("tensorflow", "tuned", "xla"),
 ]
-EVERY = pytest.mark.parametrize("way", WAYS, ids="-".join)
+EVERY = pytest.mark.parametrize("variant", VARIANTS, ids="-".join)
 Chain = tuple[tuple[str, str, str], int, CallProgram, Any]
 
 
@@ -46,27 +46,27 @@ def _named(each: tuple[tuple[str, str, str], int]) -> str:
     return f"{'-'.join(each[0])}-{each[1]}"
 
 
-def spec_of(way: tuple[str, str, str], seed: int = 42, **params: Any) -> Spec:
-    backend, formulation, execution = way
+def spec_of(variant: tuple[str, str, str], seed: int = 42, **params: Any) -> Spec:
+    backend, formulation, execution = variant
     facts = {"formulation": formulation, "execution": execution, "batch_size": 1, "threads": 1, "seed": seed}
     return Spec(workload="hmc", backend=backend, params={"hmc_steps": 300, **params}, **facts)
 
 
-def prepared(way: tuple[str, str, str], seed: int = 42, **params: Any) -> tuple[CallProgram, Any]:
+def prepared(variant: tuple[str, str, str], seed: int = 42, **params: Any) -> tuple[CallProgram, Any]:
     """The program and its task, where everything is installed."""
-    for name in NEEDS[way[0]]:
+    for name in NEEDS[variant[0]]:
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
-    spec = spec_of(way, seed, **params)
+    spec = spec_of(variant, seed, **params)
     made = task(spec)
-    return CallProgram(made.lowering(spec)), made
+    return CallProgram(made.implementation(spec)), made
 
 
-@pytest.fixture(scope="module", params=[(way, chains) for way in WAYS for chains in (1, 6)], ids=_named)
+@pytest.fixture(scope="module", params=[(variant, chains) for variant in VARIANTS for chains in (1, 6)], ids=_named)
 def chain(request: pytest.FixtureRequest) -> Chain:
-    """One lowering with one or several chains, built once for all that is asked of it."""
-    way, chains = request.param
-    return way, chains, *prepared(way, chains=chains)
+    """One implementation with one or several chains, built once for all that is asked of it."""
+    variant, chains = request.param
+    return variant, chains, *prepared(variant, chains=chains)
 
 
 def test_follows_its_law(chain: Chain) -> None:
@@ -78,9 +78,9 @@ def test_follows_its_law(chain: Chain) -> None:
 
 @pytest.mark.parametrize("leapfrog_steps", [4, 20])
 @EVERY
-def test_follows_its_law_with_other_trajectories(way: tuple[str, str, str], leapfrog_steps: int) -> None:
+def test_follows_its_law_with_other_trajectories(variant: tuple[str, str, str], leapfrog_steps: int) -> None:
     """With 4 moves the trajectory returns to its start, with 20 it turns round: only rounding is left."""
-    program, made = prepared(way, leapfrog_steps=leapfrog_steps, chains=8)
+    program, made = prepared(variant, leapfrog_steps=leapfrog_steps, chains=8)
     found = made.verify(program)
     assert found.ok, found.reason
 
@@ -100,10 +100,10 @@ def test_every_call_draws_its_own_numbers(chain: Chain) -> None:
 
 
 @EVERY
-def test_the_seed_chooses_the_stream(way: tuple[str, str, str]) -> None:
+def test_the_seed_chooses_the_stream(variant: tuple[str, str, str]) -> None:
     states = []
     for seed in (1, 1, 2):
-        program, _ = prepared(way, seed=seed)
+        program, _ = prepared(variant, seed=seed)
         program.run(1)
         states.append(program.outputs()["states"])
     assert np.array_equal(states[0], states[1]) and not np.array_equal(states[0], states[2])
@@ -118,16 +118,16 @@ def test_settings_name_library_and_generator(chain: Chain) -> None:
     assert settings["library"].startswith(named if named and formulation == "library" else "none")
 
 
-@pytest.mark.parametrize("way", [("jax", "library", "jit"), ("jax", "tuned", "jit")], ids="-".join)
-def test_the_fast_generator_follows_the_law_too(way: tuple[str, str, str]) -> None:
-    program, made = prepared(way, generator="fast")
-    usual, _ = prepared(way)
+@pytest.mark.parametrize("variant", [("jax", "library", "jit"), ("jax", "tuned", "jit")], ids="-".join)
+def test_the_fast_generator_follows_the_law_too(variant: tuple[str, str, str]) -> None:
+    program, made = prepared(variant, generator="fast")
+    usual, _ = prepared(variant)
     assert program.settings["generator"] != usual.settings["generator"]
     assert made.verify(program).ok
 
 
 @pytest.mark.parametrize(
-    ("way", "params", "reason"),
+    ("variant", "params", "reason"),
     [
         (("torch", "tuned", "eager"), {}, "no tuned formulation"),
         (("torch", "library", "xla"), {}, "it knows eager, compile, auto"),
@@ -136,9 +136,9 @@ def test_the_fast_generator_follows_the_law_too(way: tuple[str, str, str]) -> No
         (("tensorflow", "library", "xla"), {"generator": "fast"}, "--generator default"),
     ],
 )
-def test_refusals(way: tuple[str, str, str], params: dict[str, Any], reason: str) -> None:
+def test_refusals(variant: tuple[str, str, str], params: dict[str, Any], reason: str) -> None:
     with pytest.raises(Unsupported, match=reason):
-        prepared(way, **params)
+        prepared(variant, **params)
 
 
 @pytest.mark.parametrize("backend", ["jax", "tensorflow"])
@@ -146,4 +146,4 @@ def test_runtimes_that_always_flush_say_so(backend: str) -> None:
     pytest.importorskip(backend)
     spec = spec_of((backend, "tuned", "auto")).replace(subnormals="keep")
     with pytest.raises(Unsupported, match="always flushes"):
-        task(spec).lowering(spec)
+        task(spec).implementation(spec)

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from contract.cases import EVERY_GROUPED, ROWS, Case, case
-from contract.lowerings import LOWERINGS
 from contract.programs import JAX, close, fresh, oracle, slopes
+from contract.runtimes import RUNTIMES_UNDER_TEST
 from layermark import ops
 from layermark.backends.base import backend
 from layermark.errors import Unsupported
 from layermark.workloads.base import Task
 
 jax = pytest.importorskip("jax")
-compiled = pytest.importorskip("layermark.backends.jax.compiled")
+compiled = pytest.importorskip("layermark.backends.jax.hlo")
 prepared = JAX.prepared
 
 
@@ -37,7 +37,7 @@ def test_grouped_convolutions_can_be_tuned(each: Case) -> None:
 
 def test_names_are_stamped_into_the_compiled_program() -> None:
     task = Task(case(ops.Dense(5), ROWS).graph, 7, 1)
-    net = LOWERINGS["jax"]._network(task.graph, "infer", "library")  # type: ignore[attr-defined]
+    net = RUNTIMES_UNDER_TEST["jax"]._network(task.graph, "infer", "library")  # type: ignore[attr-defined]
     program = jax.jit(net.infer).lower(net.hold(task.weights()), *net.feed(task.batch(0))).compile()
     assert "b0/the-op" in program.as_text()
 

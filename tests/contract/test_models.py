@@ -10,7 +10,7 @@ from torch.nn import functional
 from layermark import ops, reference
 from layermark.axes import complete
 from layermark.spec import Spec
-from layermark.worker.verify import tolerances
+from layermark.worker.verify import output_tolerance
 from layermark.workloads.base import task
 
 SMALL = {
@@ -27,14 +27,14 @@ SMALL = {
     "squeezenet": 96,
     "squeezenet-v1.1": 96,
 }
-VARIANTS = [
+MODEL_VARIANTS = [
     ("resnet18", {"norm_type": "group"}),
     ("resnet18", {"norm_type": "group", "norm_strided": True}),
     ("resnet18", {"norm_type": "none"}),
     ("efficientnet-b0", {"norm_type": "proxy", "norm_num_groups": 4}),
     ("efficientnet-b0", {"group_dim": 16, "expand_ratio": 4, "convention": "tensorflow"}),
 ]
-CASES = [(name, {}) for name in SMALL] + VARIANTS
+CASES = [(name, {}) for name in SMALL] + MODEL_VARIANTS
 
 
 def described(case):
@@ -84,7 +84,7 @@ def tensors(arrays):
 
 
 def test_zeroing_any_parameter_moves_the_output_by_more_than_ten_tolerances(made):
-    sweep, (tolerance, _) = Sweep(), tolerances("32.32", made.graph)
+    sweep, tolerance = Sweep(), output_tolerance("32.32", made.graph)
     with torch.inference_mode():
         found = reference.evaluate(made.graph, tensors(made.weights()), tensors(made.batch(0)), apply=sweep.apply)
     rows = found[made.graph.outputs[0]]
@@ -109,7 +109,7 @@ def test_every_nodes_output_varies_by_about_one(made):
         assert {} == {name: spread for name, spread in spreads.items() if not 1e-3 < spread < 1e2}
         outputs.append(values[made.graph.outputs[0]])
     # A program that gives every picture the same answer is far from right.
-    assert float((outputs[0] - outputs[1]).abs().max() / outputs[0].std()) > 10 * tolerances("32.32", made.graph)[0]
+    assert float((outputs[0] - outputs[1]).abs().max() / outputs[0].std()) > 10 * output_tolerance("32.32", made.graph)
 
 
 def test_weights_are_the_same_in_every_mode_and_process():
@@ -127,4 +127,4 @@ def calibrated_again(made):
     """As a process finds them that has no cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", os.environ["XDG_CACHE_HOME"] + "-other")
-        return made.source.weights()
+        return made.initial_weights.weights()

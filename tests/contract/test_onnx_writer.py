@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
-from contract.cases import EVERY_CASE, Case
+from contract.cases import Case, cases_of
+from contract.covering import covering
 from contract.programs import EVERY_LAYER, SMALL, close, oracle
 from layermark import ops
 from layermark.backends import _onnx
@@ -32,8 +35,16 @@ def shape_of(info: onnx.ValueInfoProto) -> tuple[int, ...]:
     return tuple(each.dim_value for each in info.type.tensor_type.shape.dim)
 
 
-@EVERY_CASE
-@pytest.mark.parametrize("precision", ["32.32", "16.16", "bf16.32"])
+def shown(pair: tuple[Case, str]) -> set[Any]:
+    """Every kind of operation in every type, and every case in one of them."""
+    each, precision = pair
+    return {(type(each.op), precision), each.name}
+
+
+TYPED = covering(itertools.product(cases_of("onnxruntime"), ["32.32", "16.16", "bf16.32"]), shown)
+
+
+@pytest.mark.parametrize(("each", "precision"), TYPED, ids=[f"{precision}-{each.name}" for each, precision in TYPED])
 def test_every_op_is_valid_in_every_type(each: Case, precision: str) -> None:
     model = checked(each.graph, Task(each.graph, 5, 1).weights(), precision)
     inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)

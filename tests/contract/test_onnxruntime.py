@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from contract.programs import ONNXRUNTIME, OPENVINO, Way, each_of
+from contract.programs import ONNXRUNTIME, OPENVINO, Variant, each_of
 from layermark.backends.base import backend
 from layermark.errors import Unsupported
 
@@ -27,16 +27,16 @@ prepared = ONNXRUNTIME.prepared
     ],
     ids=str,
 )
-def test_what_onnx_runtimes_cannot_do_is_named(way: Way, changes: dict[str, Any], reason: str) -> None:
+def test_what_onnx_runtimes_cannot_do_is_named(variant: Variant, changes: dict[str, Any], reason: str) -> None:
     if "avx512_fp16" in Path("/proc/cpuinfo").read_text() and "precision" in changes:
         pytest.skip("this CPU has native float16")
     with pytest.raises(Unsupported, match=reason):
-        way.prepared(**changes)
+        variant.prepared(**changes)
 
 
 @each_of((ONNXRUNTIME, OPENVINO))
-def test_settings_name_the_cell(way: Way) -> None:
-    assert way.prepared("lstm")[0].settings["cell"] == "fused"
+def test_settings_name_the_cell(variant: Variant) -> None:
+    assert variant.prepared("lstm")[0].settings["cell"] == "fused"
 
 
 def test_types_without_kernels_are_refused_with_the_runtimes_reason() -> None:

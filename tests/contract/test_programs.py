@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from conftest import MASK
+from contract.covering import covering, product
 from contract.programs import (
-    EVERY_LAYER,
     JAX,
     LOOPING,
     RECURRENT,
@@ -23,8 +23,8 @@ from contract.programs import (
     TENSORFLOW_XLA,
     TORCH,
     TRAINING,
-    WAYS,
-    Way,
+    VARIANTS,
+    Variant,
     blank,
     close,
     each_of,
@@ -35,7 +35,7 @@ from contract.programs import (
 from layermark import reference
 from layermark.backends.base import backend
 from layermark.errors import Unsupported, UserError
-from layermark.session.group import over_budget
+from layermark.session.threads import over_budget
 from layermark.spec import Spec
 from layermark.worker.loop import unfinished_share
 from layermark.worker.service import UNFINISHED
@@ -52,11 +52,13 @@ def walks_the_ring(program: Any, task: Task, floor: float = 1e-12) -> None:
         close(program.outputs(), oracle(task, index), floor=floor)
 
 
-@pytest.fixture(scope="module", params=list(itertools.product(WAYS, SMALL)), ids=lambda pair: "-".join(map(str, pair)))
+@pytest.fixture(
+    scope="module", params=list(itertools.product(VARIANTS, SMALL)), ids=lambda pair: "-".join(map(str, pair))
+)
 def inferring(request: pytest.FixtureRequest) -> Made:
     """A layer in inference; where the runtime can loop by itself, several batches go into one call of it."""
-    way, workload = request.param
-    return way.prepared(workload, ring=3, batches_per_step=MANY if way.loops else 1)
+    variant, workload = request.param
+    return variant.prepared(workload, ring=3, batches_per_step=MANY if variant.loops else 1)
 
 
 def test_ring_is_walked_in_order(inferring: Made) -> None:
@@ -74,26 +76,31 @@ def test_weights_come_back_as_they_went_in(inferring: Made) -> None:
         close(program.outputs(), oracle(task, index, other))
 
 
-@each_of(WAYS)
-@EVERY_LAYER
-@pytest.mark.parametrize(("loss", "data"), [("target", "synthetic"), ("seed", "generated")])
-def test_losses_are_those_of_the_reference(way: Way, workload: str, loss: str, data: str) -> None:
-    many = MANY if way.loops else 1
-    made = way.prepared(workload, mode="eval", loss=loss, data=data, ring=3, batches_per_step=many)
+@pytest.mark.parametrize(
+    ("variant", "workload", "losing"),
+    product(VARIANTS, SMALL, [("target", "synthetic"), ("seed", "generated")]),
+    ids=str,
+)
+def test_losses_are_those_of_the_reference(variant: Variant, workload: str, losing: tuple[str, str]) -> None:
+    loss, data = losing
+    many = MANY if variant.loops else 1
+    made = variant.prepared(workload, mode="eval", loss=loss, data=data, ring=3, batches_per_step=many)
     walks_the_ring(*made, floor=1e-7)  # a mean of values of either sign may be nearly zero
 
 
-FORMS: list[tuple[Way, str, dict[str, Any]]] = [
-    *((way, workload, {}) for way in TRAINING for workload in SMALL),
+FORMS: list[tuple[Variant, str, dict[str, Any]]] = [
+    *((variant, workload, {}) for variant in TRAINING for workload in SMALL),
     *((TORCH, workload, {"cell": "loop"}) for workload in RECURRENT),
 ]
 
 
 @pytest.mark.parametrize(
-    ("way", "workload", "params"), FORMS, ids=[f"{way}-{name}{'-loop' if more else ''}" for way, name, more in FORMS]
+    ("variant", "workload", "params"),
+    FORMS,
+    ids=[f"{variant}-{name}{'-loop' if more else ''}" for variant, name, more in FORMS],
 )
-def test_one_update_follows_the_reference_gradients(way: Way, workload: str, params: dict[str, Any]) -> None:
-    program, task = way.prepared(workload, mode="train", params=params)
+def test_one_update_follows_the_reference_gradients(variant: Variant, workload: str, params: dict[str, Any]) -> None:
+    program, task = variant.prepared(workload, mode="train", params=params)
     start = task.weights()
     loss, gradients = slopes(task)
     close(program.weights(), start)
@@ -104,13 +111,13 @@ def test_one_update_follows_the_reference_gradients(way: Way, workload: str, par
         assert program.outputs()["loss"].shape == ()
         assert float(program.outputs()["loss"]) == pytest.approx(loss, rel=1e-5)
         moved = {name: (start[name] - values) / rate for name, values in program.weights().items()}
-        close(moved, gradients, 2e-5 if way is TORCH else 5e-5)
+        close(moved, gradients, 2e-5 if variant is TORCH else 5e-5)
 
 
 @each_of(TRAINING)
 @pytest.mark.parametrize("workload", ["dense", "lstm"])
-def test_several_steps_in_one_call_train_as_single_ones_do(way: Way, workload: str) -> None:
-    program, task = way.prepared(workload, mode="train", ring=3, batches_per_step=7)
+def test_several_steps_in_one_call_train_as_single_ones_do(variant: Variant, workload: str) -> None:
+    program, task = variant.prepared(workload, mode="train", ring=3, batches_per_step=7)
     given = {name: values.copy() for name, values in task.weights().items()}
     program.load(given)
     for _ in range(7):
@@ -118,7 +125,7 @@ def test_several_steps_in_one_call_train_as_single_ones_do(way: Way, workload: s
     single = program.outputs(), dict(program.weights())
     program.load(given)
     timeline = program.run(7)
-    assert len(timeline.done) == (1 if way.loops else 7)
+    assert len(timeline.done) == (1 if variant.loops else 7)
     close(program.outputs(), single[0])
     close(program.weights(), single[1])
     assert np.abs(program.weights()[f"{workload}/weight"] - task.weights()[f"{workload}/weight"]).max() > 0
@@ -127,9 +134,9 @@ def test_several_steps_in_one_call_train_as_single_ones_do(way: Way, workload: s
 
 @each_of(LOOPING)
 @pytest.mark.parametrize("mode", ["infer", "train"])
-def test_the_loop_does_all_of_its_work(way: Way, mode: str) -> None:
+def test_the_loop_does_all_of_its_work(variant: Variant, mode: str) -> None:
     """Twenty times the batches take about twenty times as long, and no longer than the machine could make them."""
-    program, task = way.prepared(mode=mode, batch_size=64, batches_per_step=300, params={"size": 512})
+    program, task = variant.prepared(mode=mode, batch_size=64, batches_per_step=300, params={"size": 512})
 
     def seconds(batches: int) -> float:
         times = []
@@ -198,11 +205,11 @@ def test_later_changes_of_loaded_arrays_do_not_reach_the_program(dense: Made) ->
 
 
 @each_of(RUNTIMES)
-def test_synthetic_data_is_resident_and_close_lets_go(way: Way) -> None:
-    program, task = way.prepared(ring=2)
+def test_synthetic_data_is_resident_and_close_lets_go(variant: Variant) -> None:
+    program, task = variant.prepared(ring=2)
     blank(program.host[0])
     program.run(1)
-    if way.backend not in ("torch", "tensorflow"):  # there the ring that is read is the host's own memory
+    if variant.backend not in ("torch", "tensorflow"):  # there the ring that is read is the host's own memory
         close(program.outputs(), oracle(task, 0))
     program.close()
     with pytest.raises(RuntimeError, match="no batch has run"):
@@ -210,8 +217,8 @@ def test_synthetic_data_is_resident_and_close_lets_go(way: Way) -> None:
 
 
 @each_of(RUNTIMES)
-def test_generated_data_is_copied_for_every_batch(way: Way) -> None:
-    program, task = way.prepared("conv", data="generated", ring=2)
+def test_generated_data_is_copied_for_every_batch(variant: Variant) -> None:
+    program, task = variant.prepared("conv", data="generated", ring=2)
     program.run(1)
     close(program.outputs(), oracle(task, 0))
     blank(program.host[1])
@@ -222,42 +229,46 @@ def test_generated_data_is_copied_for_every_batch(way: Way) -> None:
 
 @each_of(RUNTIMES)
 @pytest.mark.parametrize("changes", [{"data": "generated"}, {"cache": "cold"}], ids=str)
-def test_several_batches_are_separate_where_the_host_acts_before_each(way: Way, changes: dict[str, Any]) -> None:
-    program, task = way.prepared(batches_per_step=4, **changes)
+def test_several_batches_are_separate_where_the_host_acts_before_each(
+    variant: Variant, changes: dict[str, Any]
+) -> None:
+    program, task = variant.prepared(batches_per_step=4, **changes)
     handed_over, done = program.run(6)
     assert len(done) == 6
-    close(program.outputs(), oracle(task, 5 % program_ring(way)))
+    close(program.outputs(), oracle(task, 5 % program_ring(variant)))
     if "cache" in changes:
         assert all(after > before for before, after in zip(done, handed_over[1:], strict=False))
         assert program.settings["cache"].startswith("cold")
 
 
-@each_of(WAYS)
+@each_of(VARIANTS)
 @pytest.mark.parametrize("model", ["mobilenet-v3-small", "resnext14"])
-def test_models_are_what_the_reference_says(way: Way, model: str) -> None:
-    program, task = way.prepared(model, batch_size=1, params={"image_size": (32, 32)})
+def test_models_are_what_the_reference_says(variant: Variant, model: str) -> None:
+    program, task = variant.prepared(model, batch_size=1, params={"image_size": (32, 32)})
     program.run(1)
     close(program.outputs(), oracle(task, 0), 1e-3)
 
 
 @each_of(RUNTIMES)
 @pytest.mark.parametrize("changes", [{}, {"data": "generated"}, {"cache": "cold"}], ids=str)
-def test_calls_of_one_batch_may_be_joined_unless_the_host_acts_between_them(way: Way, changes: dict[str, Any]) -> None:
-    program, task = way.prepared(**changes)
+def test_calls_of_one_batch_may_be_joined_unless_the_host_acts_between_them(
+    variant: Variant, changes: dict[str, Any]
+) -> None:
+    program, task = variant.prepared(**changes)
     assert program.seamless is ("cache" not in changes)
     handed_over, done = program.run(6)
     assert 6 == len(handed_over) == len(done)
-    close(program.outputs(), oracle(task, 5 % program_ring(way)))
+    close(program.outputs(), oracle(task, 5 % program_ring(variant)))
 
 
-def program_ring(way: Way) -> int:
+def program_ring(variant: Variant) -> int:
     """How many inputs a ring has if nobody says."""
-    return way.spec().ring
+    return variant.spec().ring
 
 
 @each_of(RUNTIMES)
-def test_run_returns_when_the_work_is_finished(way: Way) -> None:
-    program, _ = way.prepared(batch_size=256, params={"size": 1024}, ring=2)
+def test_run_returns_when_the_work_is_finished(variant: Variant) -> None:
+    program, _ = variant.prepared(batch_size=256, params={"size": 1024}, ring=2)
     assert unfinished_share(program, 8, 1) <= UNFINISHED
 
 
@@ -272,28 +283,39 @@ print(json.dumps({"fault": fault, "contexts": [each["context"] for each in block
 """
 CHAINS = (TORCH, TENSORFLOW_XLA, JAX)
 WATCHED = [
-    *((way, "dense", "infer", threads) for way in RUNTIMES for threads in sorted({1, len(MASK)})),
-    *((way, "lstm", "infer", 1) for way in RUNTIMES),
-    *((way, "dense", "train", 1) for way in RUNTIMES if way.trains),
-    *((way, "hmc", "infer", 1) for way in CHAINS),
+    *((variant, "dense", "infer", threads) for variant in RUNTIMES for threads in sorted({1, len(MASK)})),
+    *((variant, "lstm", "infer", 1) for variant in RUNTIMES),
+    *((variant, "dense", "train", 1) for variant in RUNTIMES if variant.trains),
+    *((variant, "hmc", "infer", 1) for variant in CHAINS),
 ]
 
 
+def seen(case: tuple[Variant, str, str, int]) -> set[Any]:
+    """Every runtime with every kind of work, and every execution of it with all threads."""
+    variant, workload, mode, threads = case
+    return {(variant.backend, workload, mode)} | ({(variant, threads)} if threads > 1 else set())
+
+
+SEEN = covering(WATCHED, seen)
+
+
 @pytest.mark.alone
-@pytest.mark.parametrize(("way", "workload", "mode", "threads"), WATCHED, ids=str)
+@pytest.mark.parametrize(("variant", "workload", "mode", "threads"), SEEN, ids=str)
 def test_work_keeps_to_its_threads_and_is_done_when_a_call_returns(
-    way: Way, workload: str, mode: str, threads: int
+    variant: Variant, workload: str, mode: str, threads: int
 ) -> None:
-    needed = {("jax", "hmc"): "blackjax", ("tensorflow", "hmc"): "tensorflow_probability"}.get((way.backend, workload))
-    if not backend(way.backend).installed or (needed and importlib.util.find_spec(needed) is None):
-        pytest.skip(f"{needed or way.backend} is not installed")
-    if (way.backend, workload, mode) == ("tensorflow", "dense", "infer"):
+    needed = {("jax", "hmc"): "blackjax", ("tensorflow", "hmc"): "tensorflow_probability"}.get(
+        (variant.backend, workload)
+    )
+    if not backend(variant.backend).installed or (needed and importlib.util.find_spec(needed) is None):
+        pytest.skip(f"{needed or variant.backend} is not installed")
+    if (variant.backend, workload, mode) == ("tensorflow", "dense", "infer"):
         workload = "grouped_conv"  # small operations, in whose loops the calling thread takes part
     batch = {"dense": 128, "grouped_conv": 2}.get(workload, 1)
-    facts = {"mode": mode, "batch_size": batch, "execution": way.execution, "threads": threads}
+    facts = {"mode": mode, "batch_size": batch, "execution": variant.execution, "threads": threads}
     facts |= {"params": {"hmc_steps": 500}} if workload == "hmc" else {}
-    spec = Spec(workload=workload, backend=way.backend, **facts)
-    found = json.loads(fresh(BUSY, json.dumps(spec.to_json()), **backend(way.backend).environment(spec)))
+    spec = Spec(workload=workload, backend=variant.backend, **facts)
+    found = json.loads(fresh(BUSY, json.dumps(spec.to_json()), **backend(variant.backend).environment(spec)))
     assert not found["fault"]
     contexts = found["contexts"]
     assert 0.5 < max(each["busy_threads"] for each in contexts)
@@ -326,13 +348,15 @@ print(np.count_nonzero(program.outputs()["y"].view("int32")), program.settings["
 
 @each_of(RUNTIMES)
 @pytest.mark.parametrize("choice", ["keep", "flush"])
-def test_subnormals_are_kept_or_flushed(way: Way, choice: str) -> None:
+def test_subnormals_are_kept_or_flushed(variant: Variant, choice: str) -> None:
     """In a process of its own: thread pools keep what they were first started with."""
-    if choice == "keep" and way.loops:
+    if choice == "keep" and variant.loops:
         with pytest.raises(Unsupported, match="always flush"):
-            way.prepared(subnormals="keep")
+            variant.prepared(subnormals="keep")
         return
-    found = fresh(SUBNORMALS, way.backend, way.execution, choice, **backend(way.backend).environment(way.spec()))
+    found = fresh(
+        SUBNORMALS, variant.backend, variant.execution, choice, **backend(variant.backend).environment(variant.spec())
+    )
     assert found.split() == [str(512 * 512 if choice == "keep" else 0), choice]
 
 
@@ -345,26 +369,26 @@ def test_subnormals_are_kept_or_flushed(way: Way, choice: str) -> None:
     ],
     ids=["device", "tuned"],
 )
-def test_what_it_cannot_do_is_named(way: Way, workload: str, changes: dict[str, Any], reason: str) -> None:
+def test_what_it_cannot_do_is_named(variant: Variant, workload: str, changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(Unsupported, match=reason):
-        way.prepared(workload, **changes)
+        variant.prepared(workload, **changes)
 
 
 @each_of(RUNTIMES)
-def test_unknown_execution_is_the_users_error(way: Way) -> None:
-    with pytest.raises(UserError, match=f"--execution no-such: {way.backend} knows .*{way.execution}"):
-        way.prepared(execution="no-such")
+def test_unknown_execution_is_the_users_error(variant: Variant) -> None:
+    with pytest.raises(UserError, match=f"--execution no-such: {variant.backend} knows .*{variant.execution}"):
+        variant.prepared(execution="no-such")
 
 
 @each_of(RUNTIMES)
-def test_asking_about_a_backend_imports_no_framework(way: Way) -> None:
-    script = f"import sys; from layermark.backends.base import backend; b = backend({way.backend!r}); b.installed"
-    assert fresh(f"{script}, b.version, b.executions; print({way.backend!r} in sys.modules)") == "False"
+def test_asking_about_a_backend_imports_no_framework(variant: Variant) -> None:
+    script = f"import sys; from layermark.backends.base import backend; b = backend({variant.backend!r}); b.installed"
+    assert fresh(f"{script}, b.version, b.executions; print({variant.backend!r} in sys.modules)") == "False"
 
 
 @each_of(RUNTIMES)
-def test_load_answers_versions(way: Way) -> None:
-    found = backend(way.backend)
+def test_load_answers_versions(variant: Variant) -> None:
+    found = backend(variant.backend)
     if not found.installed:
-        pytest.skip(f"{way.backend} is not installed")
-    assert found.load()[way.backend].startswith(found.version.split("+")[0])
+        pytest.skip(f"{variant.backend} is not installed")
+    assert found.load()[variant.backend].startswith(found.version.split("+")[0])

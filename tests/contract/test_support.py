@@ -7,24 +7,24 @@ import pytest
 from layermark import registry
 from layermark.backends.base import backend
 from layermark.cli import support
-from layermark.cli.support import Cell
+from layermark.cli.support import SupportEntry
 
 PAGE = Path(__file__).parents[2] / "docs" / "support.md"
 WRITE = "write it again: python -m layermark.cli.support"
 SAMPLE = [
-    Cell("dense", "infer", "32.32", "torch"),
-    Cell("conv", "infer", "int8", "torch"),
-    Cell("conv", "infer", "int8", "onnxruntime"),
-    Cell("conv", "train", "bf16.bf16", "torch"),
-    Cell("lstm", "train", "32.32", "tensorflow"),
-    Cell("lstm", "infer", "32.32", "jax"),
-    Cell("dense", "infer", "bf16.32", "jax"),
-    Cell("gru", "infer", "32.32", "onnxruntime"),
-    Cell("dense", "infer", "bf16.bf16", "onnxruntime"),
-    Cell("dense", "train", "32.32", "openvino"),
-    Cell("rnn", "infer", "32.32", "openvino"),
-    Cell("hmc", "infer", "32.32", "torch"),
-    Cell("hmc", "infer", "32.32", "onnxruntime"),
+    SupportEntry("dense", "infer", "32.32", "torch"),
+    SupportEntry("conv", "infer", "int8", "torch"),
+    SupportEntry("conv", "infer", "int8", "onnxruntime"),
+    SupportEntry("conv", "train", "bf16.bf16", "torch"),
+    SupportEntry("lstm", "train", "32.32", "tensorflow"),
+    SupportEntry("lstm", "infer", "32.32", "jax"),
+    SupportEntry("dense", "infer", "bf16.32", "jax"),
+    SupportEntry("gru", "infer", "32.32", "onnxruntime"),
+    SupportEntry("dense", "infer", "bf16.bf16", "onnxruntime"),
+    SupportEntry("dense", "train", "32.32", "openvino"),
+    SupportEntry("rnn", "infer", "32.32", "openvino"),
+    SupportEntry("hmc", "infer", "32.32", "torch"),
+    SupportEntry("hmc", "infer", "32.32", "onnxruntime"),
 ]
 
 
@@ -33,11 +33,11 @@ def written():
 
 
 def test_every_cell_is_on_the_page():
-    assert set(support.cells()) == set(written()), WRITE
+    assert set(support.entries()) == set(written()), WRITE
 
 
 def test_nothing_fails():
-    assert [] == [cell for cell, text in written().items() if text.startswith("fails")]
+    assert [] == [entry for entry, text in written().items() if text.startswith("fails")]
 
 
 def test_the_page_is_what_the_command_writes():
@@ -54,8 +54,8 @@ def test_every_layer_and_runtime_has_its_place():
 def test_a_sample_of_it_is_true(runtime):
     if not backend(runtime).installed:
         pytest.skip(f"{runtime} is not installed")
-    sample, said = [cell for cell in SAMPLE if cell.backend == runtime], written()
+    sample, said = [entry for entry in SAMPLE if entry.backend == runtime], written()
     found = support.answers(sample)
-    for cell in sample:
-        assert (said[cell] == support.OK) == (found[cell] == support.OK), (WRITE, cell, found[cell])
-        assert not found[cell].startswith("fails"), found[cell]
+    for entry in sample:
+        assert (said[entry] == support.OK) == (found[entry] == support.OK), (WRITE, entry, found[entry])
+        assert not found[entry].startswith("fails"), found[entry]

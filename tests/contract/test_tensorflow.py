@@ -1,4 +1,4 @@
-"""What only TensorFlow does: its two executions and their trial, the loop in one call, the kernels of its cells."""
+"""What only TensorFlow does: its executions and their trial, the loop in one call, the kernels of its cells."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 
 from contract.cases import EVERY_GROUPED, LONG, PICTURES, ROWS, SEQUENCES, SINGLE, Case, case
-from contract.lowerings import LOWERINGS, Tensorflow
 from contract.programs import TENSORFLOW, close, oracle
+from contract.runtimes import RUNTIMES_UNDER_TEST, Tensorflow
 from layermark import ops
 from layermark.errors import Unsupported
 from layermark.spec import Spec
+from layermark.training.update import Update
 from layermark.workloads.base import Task
 
 pytest.importorskip("tensorflow")
-EXECUTIONS = pytest.mark.parametrize("execution", ["function", "xla"])
+EXECUTIONS = pytest.mark.parametrize("execution", ["function", "xla", "session", "session-xla"])
+PRIVATE_ENTRY = "_make_callable_from_options"
 LOWERING = Tensorflow("tensorflow", "tensorflow-function")
 prepared = TENSORFLOW.prepared
 
@@ -34,13 +36,23 @@ def test_inputs_too_large_to_copy_are_switched_between() -> None:
 def test_rate_and_trip_count_are_arguments(execution: str) -> None:
     program, task = prepared("dense", mode="train", execution=execution, batches_per_step=4)
     program.run(4)
-    graph = program._way.compiled.graph
-    operations = len(graph.get_operations())
+    operations = program._chosen.execution.operations()
     for rate, batches in ((1.0, 1), (0.25, 2), (1e-3, 9), (1e-30, 1)):
         program.load(task.weights())
         program.learning_rate = rate
         program.run(batches)
-    assert len(graph.get_operations()) == operations
+    assert operations == program._chosen.execution.operations()
+
+
+def test_updates_of_live_inputs_are_those_of_the_ring() -> None:
+    facts = {"mode": "train", "update": Update(optimiser="momentum", accumulation=2), "ring": 3}
+    moved = []
+    for data in ("synthetic", "generated"):
+        program, _ = prepared(**facts, data=data)
+        program.run(6)
+        program.run(2)
+        moved.append({**program.weights(), **program.state()})
+    close(moved[1], moved[0])
 
 
 @EXECUTIONS
@@ -48,7 +60,7 @@ def test_rate_and_trip_count_are_arguments(execution: str) -> None:
 def test_large_weights_are_variables_that_are_loaded(monkeypatch: Any, execution: str, workload: str) -> None:
     from layermark.backends.tensorflow import execution as written
 
-    monkeypatch.setattr(written, "most_constants", lambda graph: 0)
+    monkeypatch.setattr(written, "most_constants", lambda graph, share: 0)
     program, task = prepared(workload, execution=execution, batch_size=1)
     assert program.settings["weights"] == "variables"
     program.run(1)
@@ -66,11 +78,12 @@ def test_large_weights_are_variables_that_are_loaded(monkeypatch: Any, execution
 
 def test_auto_records_the_trial() -> None:
     single = prepared("lstm", execution="auto")[0].settings
-    assert single["execution"] in ("function", "xla")
-    assert single["execution_trial"].count("/s") == 2
+    assert single["execution"] in ("function", "xla", "session", "session-xla")
+    assert single["execution_trial"].count("/s") == 4
     several = prepared("lstm", execution="auto", batches_per_step=50)[0].settings
     assert several["loop"] in ("in one call", "separate calls")
-    assert several["execution_trial"].count("/s") == 4
+    named = [each.rpartition(" ")[0] for each in several["execution_trial"].split(", ")]
+    assert {f"{each} in one call" for each in ("function", "xla", "session", "session-xla")} <= {*named}
 
 
 @pytest.mark.parametrize("group_dim", [1, 2])
@@ -89,7 +102,7 @@ def test_lower_types_are_what_is_recorded(precision: str, compute: str, weight: 
     program, task = prepared("dense", precision=precision, execution="auto", mode=mode)
     assert program.settings["compute_type"] == compute
     assert program.settings["weight_type"] == weight
-    assert program.settings["execution"] == "function"
+    assert program.settings["execution"] in ("function", "session")
     program.run(3)
     assert np.isfinite(next(iter(program.outputs().values()))).all()
     if mode == "infer":
@@ -146,25 +159,26 @@ def test_lower_precisions_round_and_stay_close(each: Case, precision: str, share
 @EVERY_GROUPED
 def test_tuned_grouped_convolutions_are_shifted_products_on_xla(each: Case) -> None:
     task = Task(each.graph, 7, 1)
-    _, _, kernels = LOWERINGS["tensorflow-xla"].run(task, formulation="tuned")  # type: ignore[attr-defined]
+    _, _, kernels = RUNTIMES_UNDER_TEST["tensorflow-xla"].run(task, formulation="tuned")  # type: ignore[attr-defined]
     assert kernels == {"b0/the-op": "taps"}
 
 
-def test_sums_and_activations_are_joined_with_the_convolutions_before_them(tmp_path: Path) -> None:
-    program, _ = prepared("resnet8-cifar", execution="function", batch_size=1)
-    operators = {each.operator for each in program.profile(tmp_path, 1)}
+@pytest.mark.parametrize("execution", ["function", "session"])
+def test_sums_and_activations_are_joined_with_the_convolutions_before_them(tmp_path: Path, execution: str) -> None:
+    program, _ = prepared("resnet8-cifar", execution=execution, batch_size=1)
+    operators = {each.operator for each in program.profile(tmp_path, 1).operators}
     assert any("FusedConv2D" in name for name in operators)
     assert not operators & {"AddV2", "Relu", "BiasAdd", "FusedBatchNormV3"}
 
 
 def test_node_names_are_in_the_native_graph() -> None:
-    from layermark.backends.tensorflow import execution, network
+    from layermark.backends.tensorflow import function, network
 
     task = Task(case(ops.Conv2d(4, (3, 3)), PICTURES).graph, 7, 1)
     built = network.Network(Spec(workload="an op", backend="tensorflow"), task.graph)
     inputs = built.feed(task.batch(0))
-    compiled = execution.Compiled(built, built.stored(task.weights()), [inputs, inputs], xla=False)
-    assert any(op.name.startswith("b0/the-op/") for op in compiled.graph.get_operations())
+    made = function.FunctionExecution(built, built.stored(task.weights()), [inputs, inputs], xla=False)
+    assert any(name.startswith("b0/the-op/") for name in made.operations())
 
 
 @pytest.mark.parametrize(
@@ -177,3 +191,67 @@ def test_node_names_are_in_the_native_graph() -> None:
 def test_refusals(workload: str, changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(Unsupported, match=reason):
         prepared(workload, **changes)
+
+
+def test_documented_executions_need_no_private_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tensorflow as tf
+
+    def poisoned(*_: Any) -> None:
+        raise AssertionError("a documented execution took the private entry")
+
+    monkeypatch.setattr(tf.compat.v1.Session, PRIVATE_ENTRY, poisoned)
+    for execution, batches in (("function", 1), ("xla", 1), ("function", 4)):
+        program, task = prepared(execution=execution, batches_per_step=batches, ring=2)
+        program.run(batches)
+        close(program.outputs(), oracle(task, (batches - 1) % 2))
+        assert (program.settings["execution"], program.settings["call"]) == (execution, "tf.function")
+
+
+def test_documented_executions_call_the_function_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, _ = prepared(execution="function")
+    called, function = [], type(program._chosen.execution._functions[0])
+    genuine = function.__call__
+    monkeypatch.setattr(function, "__call__", lambda *args: called.append(1) or genuine(*args))
+    program.run(3)
+    assert 3 == len(called)
+
+
+@pytest.mark.parametrize(("private", "documented"), [("session", "function"), ("session-xla", "xla")])
+def test_private_entry_is_taken_under_its_own_name(private: str, documented: str) -> None:
+    program, task = prepared(execution=private)
+    program.run(1)
+    close(program.outputs(), oracle(task, 0))
+    assert program.settings["execution"] == private
+    assert PRIVATE_ENTRY in program.settings["call"]
+    assert "fallback" not in program.settings
+
+
+@pytest.mark.parametrize(("private", "documented"), [("session", "function"), ("session-xla", "xla")])
+@pytest.mark.parametrize("gone", [True, False], ids=["gone", "changed"])
+def test_a_missing_private_entry_falls_back(
+    monkeypatch: pytest.MonkeyPatch, private: str, documented: str, gone: bool
+) -> None:
+    without_entry(monkeypatch, gone)
+    program, task = prepared(execution=private)
+    program.run(1)
+    close(program.outputs(), oracle(task, 0))
+    assert (program.settings["execution"], program.settings["call"]) == (documented, "tf.function")
+    assert program.settings["fallback"].startswith(f"{private} -> {documented}: tensorflow ")
+
+
+def test_auto_does_without_a_missing_private_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_entry(monkeypatch, gone=True)
+    settings = prepared(execution="auto")[0].settings
+    assert settings["execution"] in ("function", "xla")
+    assert "session failed: MissingEntry" in settings["execution_trial"]
+
+
+def without_entry(monkeypatch: pytest.MonkeyPatch, gone: bool) -> None:
+    """TensorFlow as a release may be that has no such entry, or one with other arguments."""
+    import tensorflow as tf
+
+    owner = next(each for each in tf.compat.v1.Session.__mro__ if PRIVATE_ENTRY in vars(each))
+    if gone:
+        monkeypatch.delattr(owner, PRIVATE_ENTRY)
+    else:
+        monkeypatch.setattr(owner, PRIVATE_ENTRY, lambda self: None)

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract.programs import TENSORFLOW, TENSORFLOW_XLA, Way, close, each_of, oracle, slopes
+from contract.programs import TENSORFLOW, TENSORFLOW_SESSION, TENSORFLOW_XLA, Variant, close, each_of, oracle, slopes
 from layermark.backends.base import backend
 from layermark.errors import Unsupported
 
 tf = pytest.importorskip("tensorflow")
 from layermark.backends.tensorflow import process  # noqa: E402 - where tensorflow is installed
 
-EITHER = each_of((TENSORFLOW, TENSORFLOW_XLA))
+EITHER = each_of((TENSORFLOW, TENSORFLOW_XLA, TENSORFLOW_SESSION))
 without_gpu = pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="TensorFlow sees a GPU here")
 
 
@@ -28,9 +28,10 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 @EITHER
 @pytest.mark.parametrize("workload", ["dense", "lstm", "resnet8-cifar"])
 @pytest.mark.usefixtures("stand_in")
-def test_every_input_of_the_ring_lies_on_the_device(way: Way, workload: str) -> None:
-    program, task = way.prepared(workload, device="cuda", ring=3)
-    assert not any(call.args for call in program._way.compiled.calls)  # nothing is fed
+def test_every_input_of_the_ring_lies_on_the_device(variant: Variant, workload: str) -> None:
+    program, task = variant.prepared(workload, device="cuda", ring=3)
+    calls = program._chosen.execution.calls(1)
+    assert not any(isinstance(each, np.ndarray) for call in calls for each in call.args)
     for index in (0, 1, 2, 0):
         program.run(1)
         close(program.outputs(), oracle(task, index), tolerance=1e-4)
@@ -40,8 +41,8 @@ def test_every_input_of_the_ring_lies_on_the_device(way: Way, workload: str) -> 
 @EITHER
 @pytest.mark.parametrize("workload", ["dense", "resnet8-cifar"])
 @pytest.mark.usefixtures("stand_in")
-def test_steps_move_the_weights_on_the_device(way: Way, workload: str) -> None:
-    program, task = way.prepared(workload, device="cuda", mode="train", ring=2)
+def test_steps_move_the_weights_on_the_device(variant: Variant, workload: str) -> None:
+    program, task = variant.prepared(workload, device="cuda", mode="train", ring=2)
     loss, gradients = slopes(task)
     program.run(1)
     np.testing.assert_allclose(float(next(iter(program.outputs().values()))), loss, rtol=1e-4)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from contract.cases import SEQUENCES, case
-from contract.lowerings import double_module
+from contract.covering import product
 from contract.programs import SMALL, TORCH, close, fresh, oracle, slopes
-from layermark import ops
+from contract.runtimes import double_module
+from layermark import ops, reference
+from layermark.axes import complete
 from layermark.backends.base import backend
 from layermark.errors import Unsupported
 from layermark.graph import Builder, Graph
 from layermark.laws import Integers
+from layermark.spec import Spec
+from layermark.workloads import base as workloads
 from layermark.workloads.base import Task
 
 torch = pytest.importorskip("torch")
@@ -29,7 +34,7 @@ def test_what_is_not_trained_stays(execution: str) -> None:
     """The constant parts of torch's second bias take no part in the update."""
     program, _ = prepared("gru", mode="train", execution=execution)
     program.run(3)
-    cell = program._network.slots["gru/recurrent_bias"].owner
+    cell = program._network.places["gru/recurrent_bias"].owner
     assert torch.count_nonzero(cell.recurrent_bias[:24]) == 0
     assert torch.count_nonzero(cell.recurrent_bias[24:]) == 12
 
@@ -77,15 +82,16 @@ def test_recompute_is_what_runs_when_asked_for() -> None:
 
 def test_auto_records_its_trial() -> None:
     settings = prepared("dense", execution="auto")[0].settings
-    assert settings["execution"] in ("eager", "compile")
+    assert settings["execution"] in ("eager", "eager-direct", "compile")
     assert "eager" in settings["execution_trial"]
     assert "compile" in settings["execution_trial"]
 
 
-def test_auto_skips_the_trial_for_fused_cells() -> None:
+def test_auto_compiles_no_fused_cells() -> None:
     settings = prepared("lstm", execution="auto")[0].settings
-    assert settings["execution"] == "eager"
-    assert "fused" in settings["execution_trial"]
+    assert settings["execution"] in ("eager", "eager-direct")
+    assert settings["execution_trial"].startswith("no compile: the work is in fused")
+    assert settings["execution_trial"].count("/s") == 2
 
 
 @pytest.mark.parametrize("workload", ["dense", "conv", "grouped_conv", "rnn", "gru", "lstm", "lstm_multi"])
@@ -98,6 +104,20 @@ def test_tuned_formulation_computes_the_same(workload: str) -> None:
     program.load(other)
     program.run(1)
     close(program.outputs(), oracle(task, 0, other))
+
+
+def test_a_torch_without_the_private_operators_of_onednn_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    from layermark.backends.torch import probe, process
+
+    assert process.prepacks()
+    monkeypatch.setattr(process, "_PREPACKING", ("_renamed_in_some_release",))
+    process.prepacks.cache_clear()
+    try:
+        with pytest.raises(Unsupported, match="prepacked weights"):
+            prepared("dense", formulation="tuned")
+        assert 1 == len(probe.products(64, torch.float32))
+    finally:
+        process.prepacks.cache_clear()
 
 
 def test_tuned_loops_of_two_programs_are_not_mixed_up() -> None:
@@ -162,9 +182,7 @@ TOLERANCES = {"32.32": 1e-5, "16.32": 1e-2, "16.16": 1e-2, "bf16.32": 6e-2, "bf1
 TYPES = {"32": "float32", "16": "float16", "bf16": "bfloat16"}
 
 
-@pytest.mark.parametrize("mode", ["infer", "train"])
-@pytest.mark.parametrize("precision", TOLERANCES)
-@pytest.mark.parametrize("workload", SMALL)
+@pytest.mark.parametrize(("workload", "precision", "mode"), product(SMALL, TOLERANCES, ["infer", "train"]))
 def test_precisions(workload: str, precision: str, mode: str) -> None:
     program, task = prepared(workload, precision=precision, mode=mode)
     program.run(1)
@@ -173,7 +191,7 @@ def test_precisions(workload: str, precision: str, mode: str) -> None:
     assert program.settings["weight_type"] == TYPES[weight]
     assert program.settings["output_type"] == (TYPES[compute] if mode == "infer" else "float32")
     close(program.outputs(), oracle(task, 0), TOLERANCES[precision])
-    stored = program._network.slots[next(iter(task.graph.parameters))].leaf.dtype
+    stored = program._network.places[next(iter(task.graph.parameters))].leaf.dtype
     assert str(stored) == f"torch.{TYPES[compute if mode == 'infer' else weight]}"
 
 
@@ -275,15 +293,15 @@ def untouched() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("untouched")
-@pytest.mark.parametrize("way", ["export", "compile"])
-def test_export_and_compile_accept_the_module(way: str) -> None:
+@pytest.mark.parametrize("variant", ["export", "compile"])
+def test_export_and_compile_accept_the_module(variant: str) -> None:
     graph = residual()
     task = Task(graph, 7, 1)
     lowered = double_module(graph, task.weights())
     inputs = tuple(torch.as_tensor(each).to(torch.uint8) for each in task.batch(0).values())
     with torch.no_grad():
         expected = lowered.module(*inputs)
-        if way == "export":
+        if variant == "export":
             made = torch.export.export(lowered.module, inputs).module()
         else:
             made = torch.compile(lowered.module, fullgraph=True, dynamic=False)
@@ -313,3 +331,94 @@ def test_refusals(workload: str, changes: dict[str, Any], reason: str) -> None:
 
 def test_load_names_the_instruction_set() -> None:
     assert backend("torch").load()["isa"]
+
+
+def hooked(program: Any) -> list[str]:
+    """Count the calls of a module and of its parts, as a user's hooks see them."""
+    called: list[str] = []
+    for name, part in program.module.named_modules():
+        part.register_forward_hook(lambda *_, name=name: called.append(name))
+    return called
+
+
+def test_eager_calls_modules_and_an_optimiser(monkeypatch: pytest.MonkeyPatch) -> None:
+    def poisoned(*_: Any) -> None:
+        raise AssertionError("the documented execution took the private entry")
+
+    monkeypatch.setattr("layermark.backends.torch.execution._direct", poisoned)
+    monkeypatch.setattr("layermark.backends.torch.updating.Trainer.eager", poisoned)
+    program, task = prepared("dense", execution="eager")
+    called = hooked(program)
+    program.run(2)
+    assert ["dense", ""] * 2 == called
+    close(program.outputs(), oracle(task, 1))
+    steps, genuine = [], torch.optim.SGD.step
+    monkeypatch.setattr(torch.optim.SGD, "step", lambda self, *args: steps.append(1) or genuine(self, *args))
+    trained, _ = prepared("gru", mode="train", execution="eager")
+    steps.clear()
+    trained.run(3)
+    assert 3 == len(steps)
+    assert trained.settings["execution"] == "eager"
+
+
+@pytest.mark.parametrize("workload", ["dense", "gru", "lstm_multi"])
+def test_eager_direct_computes_the_same_below_the_calls(workload: str) -> None:
+    program, task = prepared(workload, execution="eager-direct")
+    called = hooked(program)
+    program.run(1)
+    close(program.outputs(), oracle(task, 0))
+    assert [] == called
+    assert program.settings["execution"] == "eager-direct"
+    documented, direct = (prepared(workload, mode="train", execution=each)[0] for each in ("eager", "eager-direct"))
+    documented.run(3)
+    direct.run(3)
+    close(direct.weights(), documented.weights())
+
+
+def test_eager_direct_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch, "_foreach_add_")
+    program, _ = prepared("dense", mode="infer", execution="eager-direct")
+    assert program.settings["execution"] == "eager-direct"  # which needs no update
+    monkeypatch.setattr(torch.optim.SGD, "step", lambda self: None)  # it stands on the same function
+    program, _ = prepared("dense", mode="train", execution="eager-direct")
+    assert program.settings["execution"] == "eager"
+    assert program.settings["fallback"].startswith("eager-direct -> eager: torch ")
+
+
+def test_eager_direct_falls_back_where_modules_are_written_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(network: Any) -> Any:
+        return lambda *inputs: SimpleNamespace().weight
+
+    monkeypatch.setattr("layermark.backends.torch.execution._direct", unknown)
+    program, task = prepared("dense", execution="eager-direct")
+    program.run(1)
+    close(program.outputs(), oracle(task, 0))
+    assert program.settings["execution"] == "eager"
+    assert "GraphModule" in program.settings["fallback"]
+    automatic = prepared("lstm", execution="auto")[0].settings
+    assert automatic["execution"] == "eager"
+    assert "eager-direct failed: MissingEntry" in automatic["execution_trial"]
+
+
+@pytest.mark.parametrize("kind", ["batch", "group", "proxy"])
+def test_norms_in_full_precision_are_other_norms_and_as_right(kind: str) -> None:
+    """The same 16-bit network, with its norms in float32: they hold float32, and give what the next layer takes."""
+    from layermark.backends.torch.modules import WideNorm
+    from layermark.backends.torch.network import Network
+
+    params = {"image_size": (32, 32), "norm_type": kind, "classes": 10}
+    spec = complete(Spec(workload="resnet18", backend="torch", batch_size=1, precision="16.16", params=params))
+    networks = {word: Network(spec.replace(norms=word), workloads.task(spec).graph) for word in ("own", "full")}
+    graph, weights, fed = workloads.task(spec).graph, workloads.task(spec).weights(), workloads.task(spec).batch(0)
+    (exact,) = reference.evaluate(graph, reference.doubles(weights), reference.doubles(fed)).values()
+    wide = [part for part in networks["full"].module.modules() if isinstance(part, WideNorm)]
+    assert wide and not any(isinstance(part, WideNorm) for part in networks["own"].module.modules())
+    assert {torch.float32} == {each.dtype for part in wide for each in part.parameters()}
+    errors = {}
+    for word, network in networks.items():
+        network.load(weights)
+        with network.recording():
+            (found,) = network.results(network.module(*network.feed(fed))).values()
+        errors[word] = abs(found - exact).max()
+    assert errors["full"] != errors["own"] and max(errors.values()) < 3e-2 * exact.std()
+    assert spec.key != spec.replace(norms="full").key and spec.group != spec.replace(norms="full").group

@@ -55,7 +55,8 @@ def test_an_honest_program_is_right(proven):
     found = verify(*proven)
     assert isinstance(found, Verification)
     assert found.ok, found.reason
-    assert found.max_error < found.tolerance / 10
+    # What is allowed of updates is a small multiple of what rounding does to them.
+    assert found.max_error < found.tolerance / (2 if proven[1].mode == "train" else 10)
 
 
 @pytest.mark.parametrize("factor", [0.0, 1.1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from layermark.data.base import BadData, Place
 from layermark.data.opening import open_source
 from layermark.data.preprocess import Preprocess
+from layermark.data.tensors import picture
 
 torch = pytest.importorskip("torch")
 PIXELS = np.random.default_rng(0).integers(0, 256, (3, 40, 30), "uint8")
@@ -54,14 +56,35 @@ def test_tensors_are_read_and_what_was_cropped_is_not_cropped_again(tmp_path: Pa
     assert np.array_equal(PIXELS, shaped(written(tmp_path, torch.from_numpy(PIXELS), **done)))
 
 
+def test_a_tensor_that_is_a_view_of_another_is_read_as_torch_reads_it(tmp_path: Path) -> None:
+    whole = torch.from_numpy(np.random.default_rng(1).integers(0, 256, (50, 50, 4), "uint8"))
+    view = whole.permute(2, 0, 1)[:3, 5:45, 10:40]
+    sample = open_source("auto", Place(written(tmp_path, view))).read(0)
+    assert np.array_equal(view.permute(1, 2, 0).numpy(), sample.decode())
+
+
+def test_what_torch_did_not_write_is_named() -> None:
+    with pytest.raises(BadData, match=r"a: not an archive that torch.save writes"):
+        picture(b"nothing of the kind", "a")
+    saved = io.BytesIO()
+    torch.save(torch.from_numpy(PIXELS), saved)
+    short = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(saved.getvalue())) as whole, zipfile.ZipFile(short, "w") as cut:
+        for name in whole.namelist():
+            cut.writestr(name, whole.read(name)[:100] if "/data/" in name else whole.read(name))
+    with pytest.raises(BadData, match=r"a: refused.*needs 3600 bytes, its storage has 100"):
+        picture(short.getvalue(), "a")
+
+
 @pytest.mark.parametrize(
     ("held", "reason"),
     [
-        (Trap(), "weights-only loader refuses it"),
-        (torch.zeros(3, 4, 4), "expected a tensor of bytes"),
-        ({}, "expected a"),
+        (Trap(), "refused, since it is more than a tensor of bytes: it names __builtin__.print"),
+        (torch.zeros(3, 4, 4), "refused, since it is more than a tensor of bytes: it names torch.FloatStorage"),
+        ({}, "expected a tensor of bytes"),
+        (torch.zeros(4, 4, dtype=torch.uint8), "expected a tensor of bytes"),
     ],
-    ids=["code", "floats", "dictionary"],
+    ids=["code", "floats", "dictionary", "two dimensions"],
 )
 def test_what_is_no_picture_is_named(tmp_path: Path, capfd: Any, held: Any, reason: str) -> None:
     sample = open_source("auto", Place(written(tmp_path, held))).read(0)

@@ -11,6 +11,7 @@ import pytest
 
 from conftest import CommandLine, Finished
 from layermark.backends.base import backend
+from layermark.devices import cpu
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CALL = re.compile(r"^\[INFO\] Throughput: ([\d.]+) imgs/sec; Latency range: (N/A|[\d.]+\.\.[\d.]+ ms)$", re.M)
@@ -70,7 +71,9 @@ def last_document(line):
 def test_real_pictures(typed, line):
     arguments = "--data real --replicas 1 --batch-size 1 --model resnet18 --device-iteration 1"
     done, setting, calls = inferred(typed, arguments, "--iterations", 5, "--execution", "eager", *TINY)
-    assert "bs=1, data_mode=real, data_type=torch.float32, num_ipus=1, of resnet18" == setting
+    assert "bs=1, data_mode=real, data_type=torch.float32, num_ipus=1, of resnet18" == setting.replace(
+        "float16", "float32"
+    )
     assert 5 == len(calls) and "N/A" not in dict(calls).values()
     assert "dropped   the first 2 host calls" in done.stdout
     folder = line.folder / re.search(r"Logging to (\S+)", done.stdout).group(1)
@@ -80,7 +83,7 @@ def test_real_pictures(typed, line):
 
 
 def test_resident_half_precision_without_norms(typed):
-    arguments = "--data synthetic --replicas 1 --batch-size 16 --model resnet18 --normlayer none --precision half"
+    arguments = "--data synthetic --replicas 1 --batch-size 16 --model resnet18 --normlayer none --emulate-half"
     more = ("--device-iteration", 2, "--iterations", 3, "--execution", "eager", "--image-size", 16)
     done, setting, calls = inferred(typed, arguments, *more)
     assert "bs=16, data_mode=synthetic, data_type=torch.float16, num_ipus=1, of resnet18" == setting
@@ -90,7 +93,7 @@ def test_resident_half_precision_without_norms(typed):
 
 
 def test_photographs_in_half_precision_are_proven(typed):
-    arguments = "--data real --replicas 1 --batch-size 11 --model efficientnet-b0 --normlayer batch --precision half"
+    arguments = "--data real --replicas 1 --batch-size 11 --model efficientnet-b0 --normlayer batch --emulate-half"
     _, _, calls = inferred(typed, arguments, "--device-iteration", 2, "--iterations", 3, "--execution", "eager", *TINY)
     assert 3 == len(calls)
 
@@ -101,7 +104,9 @@ def test_a_named_set_with_generated_data_has_latencies(typed, line):
     assert 4 == len(calls) and "N/A" not in dict(calls).values()
     document = last_document(line)
     assert [2, 2] == [each["batches"] for each in document["samples"]]
-    assert ("8-bit", "32.32") == (document["spec"]["params"]["pictures"], document["spec"]["precision"])
+    used = "16.16" if cpu.native_half() else "32.32"
+    assert ("8-bit", used) == (document["spec"]["params"]["pictures"], document["spec"]["precision"])
+    assert "16.16" == document["settings"]["seed"]["asked"]
 
 
 @pytest.mark.parametrize(
@@ -133,6 +138,22 @@ def test_a_profile_goes_into_the_log_folder(typed, line):
     assert {"app.json", "log.txt", "resnet18.trace.json"} <= {each.name for each in (line.folder / "reports").iterdir()}
 
 
+def test_the_environment_asks_for_a_profile(typed, line):
+    arguments = "--data synthetic --model resnet18 --iterations 3 --execution eager"
+    options = json.dumps({"autoReport.all": "true", "autoReport.directory": "every"})
+    _, setting, calls = inferred(typed, arguments, *TINY, POPLAR_ENGINE_OPTIONS=options)
+    assert 3 == len(calls) and "num_ipus=1" in setting
+    assert (line.folder / "every" / "resnet18.profile.json").is_file()
+
+
+def test_a_pipeline_without_a_profile_is_measured_all_the_same(typed, line):
+    arguments = "--data synthetic --model resnet18 --iterations 3 --pipeline-splits layer3/0 --execution eager"
+    options = json.dumps({"autoReport.all": "true", "autoReport.directory": "every"})
+    done, setting, calls = inferred(typed, arguments, *TINY, POPLAR_ENGINE_OPTIONS=options)
+    assert 3 == len(calls) and "num_ipus=2" in setting
+    assert "no profile: ranks that work together" in done.stdout
+
+
 def validated(typed, arguments, *more):
     done = typed("tensorflow_cnns/validation", *arguments.split(), *more)
     assert 0 == done.status, done.stdout + done.stderr
@@ -154,6 +175,29 @@ def test_the_seeds_validations_on_an_imaginary_machine(typed, arguments):
     assert 10 == len(lines) and all(float(rate) > 0 for rate, _ in lines)
     assert "the weights are random" in done.stdout
     assert "Throughput without the first validation: min=" in done.stdout
+
+
+def test_several_batch_sizes_end_in_a_table(typed):
+    more = ("--iterations", 3, *TINY, *NULL)
+    done = typed(
+        "pytorch_cnns/run_benchmark", *["--data", "synthetic", "--model", "resnet18", "--batch-size", "1,2"], *more
+    )
+    assert 0 == done.status, done.stdout + done.stderr
+    rows = done.stdout.splitlines()[-3:]
+    assert "mean of rates" in rows[0]
+    assert ["1", "2"] == [row.split()[1] for row in rows[1:]]
+    assert all(float(row.split()[2]) > 0 and "pictures/s" in row for row in rows[1:])
+
+
+@pytest.mark.skipif(not backend("torch").installed, reason="needs torch")
+def test_a_profile_of_a_validation_is_asked_for_by_its_option(typed, line):
+    options = json.dumps({"autoReport.directory": "validated"})
+    arguments = "--dataset cifar-10 --model-size 8 --synthetic-data --batch-size 100 --repeat 2 --backend torch"
+    more = ("--execution", "eager", "--gc-profile")
+    done = typed("tensorflow_cnns/validation", *arguments.split(), *more, POPLAR_ENGINE_OPTIONS=options)
+    assert 0 == done.status, done.stdout + done.stderr
+    found = {each.name.partition(".")[2] for each in (line.folder / "validated").glob("resnet8*")}
+    assert {"trace.json", "profile.txt", "profile.json"} <= found
 
 
 @pytest.mark.skipif(not backend("tensorflow").installed, reason="needs TensorFlow")

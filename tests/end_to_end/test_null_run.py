@@ -66,14 +66,19 @@ def test_table_names_everything(layermark):
         assert word in finished.stdout
 
 
-def test_budget_leaves_out_what_does_not_fit(layermark):
-    finished = null(layermark, "dense", "--size", "8,16,32,64", "--budget", "7s", "--json")
+def test_a_budget_is_shared_by_all(layermark):
+    finished = null(layermark, "dense", "--size", "8,9,10", "--batch-size", "1,2,3,4", "--budget", "50s", "--json")
+    assert 0 == finished.status, finished.stderr
+    assert 12 == len(finished.documents)
+    assert [] == [doc["reason"] for doc in finished.documents if not doc["throughput"]["value"]]
+    assert all(doc["verified"]["ok"] for doc in finished.documents)
+    assert "12 measurements share a budget of 50 s" in finished.stderr
+
+
+def test_what_a_budget_has_no_time_for_is_skipped(layermark):
+    finished = null(layermark, "dense", "--size", "8,16", "--budget", "100ms", "--json")
     assert 0 == finished.status
-    reasons = [doc["reason"] for doc in finished.documents if doc["status"] == "skipped"]
-    assert 4 == len(finished.documents)
-    assert reasons
-    assert all("budget" in reason for reason in reasons)
-    assert "will not all fit" in finished.stderr
+    assert ["budget", "budget"] == [doc["reason_code"] for doc in finished.documents]
 
 
 def test_a_closed_pipe_is_no_error(layermark):

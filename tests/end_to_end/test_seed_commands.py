@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Finished
+from contract.covering import FULL
 from layermark.backends.base import backend
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -30,12 +31,8 @@ AS_TYPED = [
     "tensorflow: python3 lstm_multi.py",
     "tensorflow: python3 rnn.py",
     "tensorflow: python3 dense.py",
-    "tensorflow: python3 grouped_conv.py --steps 5",
-    "tensorflow: python3 gru.py --steps 5",
     "tensorflow: python3 hmc.py --steps 5",
     "tensorflow: python3 lstm.py --steps 5",
-    "tensorflow: python3 lstm_multi.py --steps 5",
-    "tensorflow: python3 rnn.py --steps 5",
     "tensorflow: python3 dense.py --steps 5",
 ]
 SMALL = [
@@ -43,16 +40,20 @@ SMALL = [
     """tensorflow: python3 dense.py --steps 1 --convolution-options '{"availableMemoryProportion": "0.2"}'""",
     "tensorflow: python3 dense.py --replicas 2",
     """tensorflow: python3 dense.py --size 128 --batch-size 4 --matmul-options '{"partialsType": "half"}'""",
-    "tensorflow: python3 grouped_conv.py --batch-size 8 --use-generated-data",
-    "tensorflow: python3 grouped_conv.py --block-repeats 20 --group-dim 8",
     "tensorflow: python3 grouped_conv.py --train --input-size 112 --stride 3 --filter-in 32 --filter-out 16",
     "tensorflow: python3 grouped_conv.py --replicas 2",
-    "tensorflow: python3 gru.py --replicas 2",
     "tensorflow: python3 lstm.py --replicas 2",
-    "tensorflow: python3 rnn.py --replicas 2",
-    "tensorflow: python3 hmc.py --steps 500",
-    "tensorflow: python3 hmc.py --steps 200 --hmc-steps 10000 --leapfrog-steps 10",
 ]
+if FULL:  # the same programs, with options that others of the list have
+    AS_TYPED += [f"tensorflow: python3 {name}.py --steps 5" for name in ("grouped_conv", "gru", "lstm_multi", "rnn")]
+    SMALL += [
+        "tensorflow: python3 grouped_conv.py --batch-size 8 --use-generated-data",
+        "tensorflow: python3 grouped_conv.py --block-repeats 20 --group-dim 8",
+        "tensorflow: python3 gru.py --replicas 2",
+        "tensorflow: python3 rnn.py --replicas 2",
+        "tensorflow: python3 hmc.py --steps 500",
+        "tensorflow: python3 hmc.py --steps 200 --hmc-steps 10000 --leapfrog-steps 10",
+    ]
 SIZES = {
     "A": "--batch-size 256 --timesteps 25 --hidden-size 1024",
     "B": "--batch-size 128 --timesteps 50 --hidden-size 1536",
@@ -113,7 +114,7 @@ class Shell:
 
 @pytest.fixture
 def shell(layermark):
-    """A shell whose results are kept apart."""
+    """A shell with a store of its own."""
     return Shell(layermark)
 
 

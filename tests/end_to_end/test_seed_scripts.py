@@ -11,13 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Finished
+from conftest import PLANTED, Finished
+from contract.covering import FULL
+from layermark import registry, stats
+from layermark.axes import complete
 from layermark.backends.base import backend
 from layermark.errors import WorkerFailed
-from layermark.launch.process import Crew
-from layermark.seeds.run import ended_in_time
+from layermark.launch.process import Crew, finish_all
 from layermark.seeds.scripts import SCRIPTS
 from layermark.session.deadline import Deadline
+from layermark.session.resources import Resources
+from layermark.session.team import Team
+from layermark.spec import Spec
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 LAYERS = [name for name in SCRIPTS if name != "tensorflow/hmc"]
@@ -126,7 +131,7 @@ def test_a_report_is_a_trace_and_a_summary(typed, tmp_path):
     trace = json.loads((tmp_path / "reports" / "tensorflow-lstm.trace.json").read_text())
     assert trace["traceEvents"]
     summary = json.loads((tmp_path / "reports" / "tensorflow-lstm.profile.json").read_text())
-    assert {"operator", "calls", "seconds"} == summary["operators"][0].keys()
+    assert {"operator", "calls", "seconds", "node"} <= summary["operators"][0].keys()
     assert (tmp_path / "reports" / "tensorflow-lstm.profile.txt").read_text().startswith("operator")
 
 
@@ -143,7 +148,7 @@ def test_report_is_a_single_batch(typed, tmp_path, name):
     assert 0 < sum(each["seconds"] for each in operators)
 
 
-@pytest.mark.parametrize("name", ["torch", "jax", "tensorflow"])
+@pytest.mark.parametrize("name", ["torch", "jax", "tensorflow"] if FULL else ["torch"])
 def test_a_report_of_a_program_that_is_no_network(typed, tmp_path, name):
     if not backend(name).installed:
         pytest.skip(f"needs {name}")
@@ -154,6 +159,27 @@ def test_a_report_of_a_program_that_is_no_network(typed, tmp_path, name):
     assert json.loads((tmp_path / "tensorflow-hmc.trace.json").read_text())["traceEvents"]
     operators = json.loads((tmp_path / "tensorflow-hmc.profile.json").read_text())["operators"]
     assert 0 < sum(each["seconds"] for each in operators)
+
+
+DENSE = "tensorflow/dense --size 16 --batches-per-step 4 --steps 2"
+RESNET = "tensorflow_cnns/train --dataset cifar-10 --generated-data --model-size 8 --batch-size 4 --iterations 4"
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("loop_skips", DENSE),
+        ("loop_skips", f"{DENSE} --train"),
+        ("loop_forgets", f"{DENSE} --train"),
+        ("loop_stale", RESNET),
+    ],
+)
+def test_a_loop_that_is_right_for_one_batch_only_fails(typed, layermark, name, command):
+    finished = typed(*command.split(), "--backend", name)
+    assert 1 == finished.status, finished.stderr
+    (found,) = layermark.kept()
+    assert "failed" == found["status"]
+    assert re.search(r"updates in one call|of input \d", found["verified"]["worst"])
 
 
 @pytest.mark.alone
@@ -177,16 +203,57 @@ def test_a_budget_ends_in_time_even_if_a_worker_hangs(typed):
     assert "Not measured: the budget was used up before the first step" in finished.stdout
 
 
+@pytest.fixture
+def planted(monkeypatch):
+    """Planted backends are found in this process and in its workers; afterwards they are forgotten."""
+    monkeypatch.syspath_prepend(PLANTED)
+    monkeypatch.setenv("PYTHONPATH", str(PLANTED), prepend=os.pathsep)
+    registry.modules.cache_clear()
+    yield
+    registry.modules.cache_clear()
+
+
+@pytest.mark.usefixtures("planted")
 def test_a_budget_ends_every_wait():
+    """For ranks, the reference and the probes alike."""
     began = time.monotonic()
-    with Crew() as crew, ended_in_time(crew, Deadline(1.0)):
-        worker = crew.hire({})
-        os.kill(worker.pid, signal.SIGSTOP)
-        with pytest.raises(WorkerFailed, match="SIGKILL"):
-            worker.call("facts", 600.0)
-        with pytest.raises(WorkerFailed, match="SIGKILL"):
-            worker.call("facts", 600.0)
+    with Crew() as crew:
+        shared = Resources.of(crew, Deadline(1.0), 600.0)
+        team = Team(complete(Spec(workload="dense", backend="hangs")), shared)
+        assert not team.prepare() and "budget" == team.finish().code
+        with pytest.raises(WorkerFailed, match="within"):
+            shared.oracle.answer(complete(Spec(workload="conv", backend="null", seed=987)))
     assert time.monotonic() - began < 60
+
+
+def test_the_first_rank_that_fails_ends_the_others():
+    began = time.monotonic()
+    with Crew() as crew:
+        first, second = crew.hire({}), crew.hire({})
+        os.kill(first.pid, signal.SIGSTOP)
+        for worker in (first, second):
+            worker.begin("facts")
+        os.kill(second.pid, signal.SIGKILL)
+        with pytest.raises(WorkerFailed, match="SIGKILL"):
+            finish_all([first, second], 600.0)
+        assert "SIGKILL" in subprocess_end(first)
+    assert time.monotonic() - began < 60
+
+
+def subprocess_end(worker):
+    with pytest.raises(WorkerFailed) as caught:
+        worker.call("facts", 1.0)
+    return str(caught.value)
+
+
+def test_deriving_a_document_again_gives_the_same(typed, layermark, monkeypatch):
+    """Whatever the numbers need is stored, by every kind of session."""
+    typed("tensorflow/dense", "--backend", "null", "--size", "64", "--steps", "3")
+    layermark("run", "dense", "--backend", "null", "--size", "64", "--time-box", "1s", "--precision-goal", "0.5")
+    before = layermark.kept()
+    assert 2 == len(before)
+    monkeypatch.setattr(stats, "DERIVED_VERSION", stats.DERIVED_VERSION + 1)
+    assert before == layermark.kept()
 
 
 def test_a_worker_that_hung_says_so_whenever_it_is_asked():

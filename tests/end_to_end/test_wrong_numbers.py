@@ -1,10 +1,12 @@
 """Programs that cheat or err are reported as what they are, through the command line and real workers."""
 
+import itertools
 import re
 
 import pytest
 
 from conftest import QUICKLY
+from contract.covering import FULL
 
 pytestmark = pytest.mark.alone
 
@@ -47,6 +49,37 @@ def test_wrong_gradients_fail(layermark):
     assert 1 == finished.status
     assert "failed" == found["status"]
     assert "gradient of dense/bias" in found["reason"]
+
+
+LOOPS = {
+    "loop_skips": ("dense", "--size", "64"),
+    "loop_forgets": ("dense", "--size", "64"),
+    "loop_stale": ("resnet8-cifar", "--batch-size", "4"),
+}
+FOUR = ("--batches-per-step", "4")
+TIMED = pytest.mark.parametrize("batches", [FOUR, ()], ids=["four", "default"])
+# The gate has each loop once, and calls of several batches and of one.
+TRAINED = list(itertools.product(LOOPS, (FOUR, ()))) if FULL else list(zip(LOOPS, (FOUR, (), FOUR), strict=True))
+
+
+@pytest.mark.parametrize(("name", "batches"), TRAINED, ids=[f"{name}-{len(batches)}" for name, batches in TRAINED])
+def test_a_training_loop_that_is_right_for_one_update_only_is_caught(layermark, name, batches):
+    workload, *size = LOOPS[name]
+    finished = layermark(
+        "run", workload, *size, "--mode", "train", "--backend", f"torch,{name}", *batches, "--json", *QUICKLY
+    )
+    honest, wrong = finished.documents
+    assert "ok" == honest["status"], honest["reason"]
+    assert "failed" == wrong["status"]
+    assert re.search(r"(loss|/\w+) after \d updates in one call", wrong["verified"]["worst"]), wrong["reason"]
+
+
+@TIMED
+def test_an_inference_loop_that_skips_is_caught(layermark, batches):
+    finished = layermark("run", "dense", "--size", "64", "--backend", "loop_skips", *batches, "--json", *QUICKLY)
+    (found,) = finished.documents
+    assert "failed" == found["status"]
+    assert found["verified"]["worst"].startswith("dense of input"), found["reason"]
 
 
 HONEST = """

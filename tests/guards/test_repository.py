@@ -16,7 +16,18 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted(ROOT.glob("src/layermark/**/*.py"))
 TEXTS = [
     path
-    for pattern in ("src/**/*.py", "src/**/*.yml", "src/**/*.sql", "docs/*.md", "*.md", "*.toml", "*.txt", "Makefile")
+    for pattern in (
+        "src/**/*.py",
+        "src/**/*.yml",
+        "src/**/*.sql",
+        "src/**/*.css",
+        "src/**/*.js",
+        "docs/*.md",
+        "*.md",
+        "*.toml",
+        "*.txt",
+        "Makefile",
+    )
     for path in sorted(ROOT.glob(pattern))
 ]
 TESTS = [path for path in sorted(ROOT.glob("tests/**/*.py")) if path != Path(__file__)]
@@ -63,10 +74,11 @@ def test_every_command_is_documented(name: str) -> None:
 
 
 def test_every_command_file_is_a_command() -> None:
-    helpers = {"__init__", "docs", "parsing", "progress", "request", "support"}
+    helpers = {"__init__", "docs", "parsing", "plain", "progress", "request", "stored", "support"}
     folder = ROOT / "src/layermark/cli"
     packages = {path.parent.name for path in folder.glob("*/__init__.py")}
-    assert ({path.stem for path in folder.glob("*.py")} | packages) - helpers == set(cli.COMMANDS)
+    modules = {path.stem.replace("import_", "import") for path in folder.glob("*.py")}
+    assert (modules | packages) - helpers == set(cli.COMMANDS)
     for name in packages:
         assert {path.stem for path in (folder / name).glob("*.py")} - {"__init__"} == set(cli.actions(name))
 

@@ -62,7 +62,7 @@ def a_run(*times_ms, **changes):
 
 def measured(asked):
     """What a program of the seeds asks for."""
-    return asked.spec, asked.course
+    return asked.spec, asked.steps
 
 
 def other(option):

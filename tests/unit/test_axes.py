@@ -165,7 +165,7 @@ def test_a_suite(tmp_path: Path) -> None:
     assert (own.name, own.description) == ("own", "two layers")
     assert own.protocol == {"time_box": "2s", "min_blocks": "4"}
     assert len(own.expand({}).specs) == 6
-    assert own.requests[1].values == {"backend": "null", "include_activation": "on,off", "batch_size": "3"}
+    assert own.entries[1].values == {"backend": "null", "include_activation": "on,off", "batch_size": "3"}
 
 
 def test_typed_options_override_a_suite(tmp_path: Path) -> None:
@@ -173,6 +173,14 @@ def test_typed_options_override_a_suite(tmp_path: Path) -> None:
     assert {spec.batch_size for spec in own.expand({"batch_size": "7"}).specs} == {7}
     specs = own.expand({"hidden_size": "8", "mode": "infer"}).specs
     assert {spec.params.get("hidden_size") for spec in specs} == {8, None}
+
+
+def test_a_suites_execution_is_for_the_runtimes_that_know_it(tmp_path: Path) -> None:
+    own = suite(tmp_path, "measure:\n  - {workloads: dense, execution: eager}")
+    chosen = {spec.backend: spec.execution for spec in own.expand({"backend": "torch,onnxruntime,openvino"}).specs}
+    assert chosen == {"torch": "eager", "onnxruntime": "auto", "openvino": "auto"}
+    typed = own.expand({"backend": "onnxruntime", "execution": "eager"}).specs
+    assert [spec.execution for spec in typed] == ["eager"]
 
 
 def test_typed_workloads_narrow_a_suite(tmp_path: Path) -> None:
@@ -221,6 +229,25 @@ def test_a_combination_that_cannot_be_names_the_entry(tmp_path: Path) -> None:
     own = suite(tmp_path, "measure:\n\n- {workloads: grouped_conv, backend: 'null', group_dim: 3}")
     with pytest.raises(UserError, match=r"^own.yml:3: grouped_conv: groups that do not divide"):
         own.expand({})
+
+
+def test_the_suite_of_the_seeds_has_the_documents_sweeps() -> None:
+    entries = axes.load_suite("seeds").entries
+    ladders = [(*request.workloads, request.values["backend"], request.values["batch_size"]) for request in entries]
+    assert ladders == [
+        ("resnet50", "torch", "1,4,16,32,64,80"),
+        ("efficientnet-b0", "torch", "1,8,16,32,48"),
+        ("efficientnet-b4", "torch", "1,2,4,8,10"),
+        ("resnext101", "torch", "1,2,4,8,16"),
+        ("resnet50", "tensorflow", "1,4,16,32,64,90"),
+        ("resnext101-32x4d", "tensorflow", "1,2,4,8,16"),
+        ("efficientnet-b0", "tensorflow", "1,8,16,32"),
+        ("resnet50", "tensorflow", "1,4,16,32,64,80"),
+        ("resnext101-32x4d", "tensorflow", "1,2,4,8,16"),
+        ("efficientnet-b0", "tensorflow", "1,8,16,32"),
+    ]
+    for request in entries:
+        assert axes.expand(request.workloads, {**request.values, "batch_size": "1"}).only()
 
 
 def test_suites_that_cannot_be_read(tmp_path: Path) -> None:

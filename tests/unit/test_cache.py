@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,3 +40,14 @@ def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
     assert tmp_path / "layermark" / "oracle" == cache.folder("oracle")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert ".cache" in cache.folder("oracle").parts
+
+
+def test_one_process_at_a_time_makes_a_file(tmp_path):
+    made = tmp_path / "sub" / "file.npz"
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom layermark import cache\npath = Path(sys.argv[1])\n"
+        "with cache.alone(path):\n"
+        "    if not path.exists():\n        time.sleep(0.2)\n        path.write_text('made')\n        print('made')\n"
+    )
+    started = [subprocess.Popen([sys.executable, "-c", code, str(made)], stdout=subprocess.PIPE) for _ in range(3)]
+    assert [b"", b"", b"made\n"] == sorted(each.communicate(timeout=60)[0] for each in started)

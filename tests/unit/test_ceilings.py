@@ -49,9 +49,10 @@ class Hired:
         self.answer = answer
 
     def call(self, do, timeout, **given):
-        if do == "ceiling" and isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
+        return {}
+
+    def begin(self, do, **given):
+        assert do in ("probe", "ceiling")
 
 
 class Staff:
@@ -63,7 +64,7 @@ class Staff:
     def hire(self, environment):
         return Hired(self.answers[environment["runtime"]])
 
-    def others(self, worker):
+    def others(self, *workers):
         return []
 
     def dismiss(self, worker):
@@ -74,9 +75,17 @@ class Staff:
 def read(monkeypatch):
     monkeypatch.setattr(ceilings, "worker_environment", lambda spec: {"runtime": spec.backend})
 
-    def reading(**answers):
+    def together(workers, timeout):
+        for worker in workers:
+            if isinstance(worker.answer, Exception):
+                raise worker.answer
+        return [worker.answer for worker in workers]
+
+    monkeypatch.setattr(ceilings, "finish_all", together)
+
+    def reading(copies=1, **answers):
         spec = Spec(workload="dense", backend="onnxruntime")
-        return Ceilings(Staff(**answers), 1.0).reading(spec, 1024, 0.1)
+        return Ceilings(Staff(**answers), lambda: 1.0).reading(spec, 1024, 0.1, copies)
 
     return reading
 
@@ -84,6 +93,11 @@ def read(monkeypatch):
 def test_the_best_of_every_probe_counts(read):
     torch, onnxruntime = {"flops_per_s": 3.0, "bytes_per_s": 1.0}, {"flops_per_s": 2.0, "bytes_per_s": 5.0}
     assert {"flops_per_s": 3.0, "bytes_per_s": 5.0} == read(torch=torch, onnxruntime=onnxruntime)
+
+
+def test_copies_are_added_up(read):
+    one = {"flops_per_s": 3.0, "bytes_per_s": 1.0}
+    assert {"flops_per_s": 9.0, "bytes_per_s": 3.0} == read(copies=3, torch=one, onnxruntime=one)
 
 
 def test_a_probe_that_fails_leaves_the_word_to_the_others(read):

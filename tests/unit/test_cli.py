@@ -10,6 +10,7 @@ import pytest
 
 from layermark import cli
 from layermark.cli import parsing
+from layermark.cli.request import read_budget
 
 
 class Answer:
@@ -95,6 +96,18 @@ def test_a_session_that_is_not_there_is_one_line(ask: Any) -> None:
     assert (answer.status, answer.out, answer.err.count("\n")) == (2, "", 1)
 
 
+@pytest.mark.parametrize("command", [("run", "dense"), ("compare", "dense", "dense")])
+def test_the_environment_holds_the_default_budget(ask: Any, monkeypatch: pytest.MonkeyPatch, command: Any) -> None:
+    monkeypatch.setenv("LAYERMARK_BUDGET", "soon")
+    answer = ask(*command, "--backend", "null")
+    assert (answer.status, answer.err.count("\n")) == (2, 1)
+    assert "LAYERMARK_BUDGET soon: expected a length of time" in answer.err
+    typed = ask(*command, "--backend", "null", "--budget", "never")
+    assert "--budget never: expected a length of time" in typed.err
+    monkeypatch.setenv("LAYERMARK_BUDGET", "30s")
+    assert (read_budget(None), read_budget("2m")) == (30.0, 120.0)
+
+
 def test_a_quoted_setting_says_which_one_is_wrong(ask: Any) -> None:
     answer = ask("compare", "dense --sise 3", "dense")
     assert answer.status == 2
@@ -128,7 +141,7 @@ def test_list_names_everything(ask: Any) -> None:
 
 
 def test_list_of_one_kind_is_only_that(ask: Any) -> None:
-    assert [line.split()[0] for line in ask("list", "suites").out.splitlines()] == ["layers", "quick"]
+    assert [line.split()[0] for line in ask("list", "suites").out.splitlines()] == ["layers", "quick", "seeds"]
 
 
 def test_describe_counts(ask: Any) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from layermark import cli, session, stats
-from layermark.cli import progress
+from layermark.cli import progress, stored
 from layermark.errors import Unsupported, WorkerFailed
 from layermark.outcome import Failed, Skipped
+from layermark.session.compare import Compared, ComparedSides
 from layermark.spec import Spec
+from layermark.stats.accounts import OperatorChange
 
 SPEC = Spec(workload="dense", backend="null", batch_size=2, threads=1)
 SKIPPED = stats.document(Skipped(spec=SPEC, reason="no such thing"), session="s1")
@@ -99,11 +101,11 @@ def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: Any) -> li
     monkeypatch.setenv("LAYERMARK_STORE", str(tmp_path / "results.db"))
     asked = []
 
-    def compare_settings(a: Spec, b: Spec, protocol: Any, **more: Any) -> stats.Verdict:
+    def compare_settings(a: Spec, b: Spec, protocol: Any, **more: Any) -> Compared:
         asked.append((a, b))
         if isinstance(answer, Exception):
             raise answer
-        return VERDICT
+        return Compared(spec=b, verdict=VERDICT, differences=("kernel 6.1 -> 6.2",))
 
     monkeypatch.setattr(session, "compare_settings", compare_settings)
     return asked
@@ -115,7 +117,8 @@ def test_options_after_two_settings_apply_to_both(
     asked = compared(monkeypatch, tmp_path, VERDICT)
     assert cli.main(["compare", "dense --size 8", "dense", "--backend", "null", "--batch-size", "3"]) == 0
     assert [(spec.params["size"], spec.batch_size) for spec in asked[0]] == [(8, 3), (1024, 3)]
-    assert "faster" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "faster" in out and out.endswith("\n    differs: kernel 6.1 -> 6.2\n")
 
 
 def test_a_verdict_as_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,6 +127,7 @@ def test_a_verdict_as_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caps
     found = json.loads(capsys.readouterr().out)
     assert (found["answer"], found["ratio"]) == ("faster", 1.5)
     assert (found["a"]["workload"], found["b"]["workload"]) == ("dense", "rnn")
+    assert found["differences"] == ["kernel 6.1 -> 6.2"]
 
 
 @pytest.mark.parametrize("error", [Unsupported("no such type"), WorkerFailed("hung")])
@@ -139,11 +143,17 @@ def test_stored_sessions_are_compared_spec_by_spec(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LAYERMARK_STORE", str(tmp_path / "results.db"))
-    monkeypatch.setattr(session, "compare_stored", lambda store, a, b: [(SPEC, VERDICT)])
+    conv = OperatorChange(nodes=("conv1",), before=("Conv",), after=("Conv",), before_s=0.003, after_s=0.0036)
+    found = Compared(spec=SPEC, verdict=VERDICT, operators=(conv,))
+    monkeypatch.setattr(stored, "two_sides", lambda store, a, b: ([], []))
+    both = ComparedSides(compared=(found,), alone=(), new=())
+    monkeypatch.setattr(session, "compare_stored", lambda a, b, spread: both)
     assert cli.main(["compare", "s1", "s2"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("dense infer batch 2 on null auto:\n")
-    assert "s2" in out
+    assert "s2" in out and "\n    conv1 3 -> 3.6 ms (+20%)\n" in out
+    assert cli.main(["compare", "s1", "s2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["operators"][0]["nodes"] == ["conv1"]
 
 
 def test_json_lines_of_a_resumed_session_hold_what_was_there_before(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from layermark.errors import UserError
-from layermark.seeds.cnns.inference import request
+from layermark.seeds.cnns.entry import _inference_folder
+from layermark.seeds.cnns.inference import inference_request
 from layermark.seeds.cnns.inference_options import SCRIPT
+from layermark.seeds.cnns.ladder import rungs
 from layermark.seeds.cnns.modes import MODES as DATA_MODES
 from layermark.seeds.cnns.modes import batches
 from layermark.seeds.configs import named_sets
@@ -17,7 +19,7 @@ from layermark.workloads.base import task
 
 from .samples import measured, other
 
-pytestmark = pytest.mark.usefixtures("cnn_folder")
+pytestmark = pytest.mark.usefixtures("cnn_folder", "plain_cpu")
 
 PYTORCH = Path(__file__).parents[2] / "benchmarks" / "pytorch_cnns" / "configs.yml"
 NOTHING = Engine()
@@ -25,8 +27,9 @@ NOTHING = Engine()
 
 def inference(*argv, engine=NOTHING):
     """What `run_benchmark.py` would measure."""
-    typed = parse(SCRIPT, "run_benchmark.py", [*argv, "--backend", "null"], PYTORCH)
-    return request(typed, engine, Path("logs"))
+    null = () if "--backend" in argv else ("--backend", "null")
+    typed = parse(SCRIPT, "run_benchmark.py", [*argv, *null], PYTORCH)
+    return inference_request(typed, engine, Path("logs"))
 
 
 def small(*argv, **more):
@@ -41,12 +44,13 @@ NEEDS = {
     "dataloader-worker": "--data real",
     "dataloader-rebatch-size": "--data real",
     "webdataset-memory-cache-ratio": "--data real",
+    "full-precision-norm": "--backend torch --precision 16.16 --emulate-half",
     "random-weights": "--model resnet8-cifar --weights pytorch-7.safetensors",
 }
 GIVEN = {
     "config": "--config common",
     "model": "--model resnet34",
-    "precision": "--precision half",
+    "precision": "--precision bf16.32",
     "norm-num-groups": "--norm-num-groups 16",
     "batchnorm-momentum": "--batchnorm-momentum 0.2",
     "norm-eps": "--norm-eps 0.001",
@@ -103,16 +107,39 @@ def test_how_real_pictures_are_loaded(argv, expected):
 
 def test_replicas_splits_and_a_compile_cache():
     found = small("--data", "synthetic", "--replicas", "3", "--pipeline-splits", "layer2/0", "layer4")
-    assert 3 == found.spec.plan.replicas
-    assert any("--pipeline-splits" in note for note in found.notes)
+    assert (3, 3, 9) == (found.spec.plan.replicas, found.spec.plan.stages, found.spec.ranks)
+    assert ("layer2/0", "layer4") == found.spec.splits
     cached = parse(SCRIPT, "x", ["--data", "synthetic", "--model-cache-path", "kept", "--backend", "torch"], PYTORCH)
-    asked = request(cached, NOTHING, Path("logs"))
-    assert {"TORCHINDUCTOR_CACHE_DIR": str(Path("kept").resolve())} == asked.variables
+    request = inference_request(cached, NOTHING, Path("logs"))
+    assert {"TORCHINDUCTOR_CACHE_DIR": str(Path("kept").resolve())} == request.variables
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "--half-partial",
+        "--norm-num-groups 16",
+        "--enable-fast-groupnorm",
+        "--batchnorm-momentum 0.5",
+        "--full-precision-norm",
+        "--num-io-tiles 64",
+        "--efficientnet-group-dim 4",
+    ],
+)
+def test_options_without_an_effect_are_named_and_equal_work_has_one_key(argv):
+    found = small("--data", "generated", *argv.split())
+    assert small("--data", "generated").spec.key == found.spec.key
+    assert any(note.startswith("no effect") and argv.split()[0] in note for note in found.notes)
+
+
+def test_the_environment_asks_for_a_profile_beside_all_calls(tmp_path):
+    found = small("--data", "synthetic", engine=Engine(report=True, folder=tmp_path))
+    assert (100, tmp_path, "resnet18") == (found.steps.steps, found.steps.profile.folder, found.steps.profile.name)
 
 
 def test_a_profile_stops_after_the_first_call():
     found = small("--data", "synthetic", "--profile", "--device-iterations", "3")
-    assert (1, 3, Path("logs")) == (found.course.steps, found.course.batches, found.course.profile.folder)
+    assert (1, 3, Path("logs")) == (found.steps.steps, found.steps.batches, found.steps.profile.folder)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +164,8 @@ def test_what_is_typed_wins_over_a_named_set_which_wins_over_defaults():
     assert "8-bit" == found.spec.params["pictures"]
     assert "32.32" == found.spec.precision
     assert any("fp32" in note for note in found.notes)
-    assert "16.16" == inference("--config", "common", "--data", "synthetic", "--precision", "half").spec.precision
+    insisted = inference("--config", "common", "--data", "synthetic", "--precision", "half", "--emulate-half").spec
+    assert ("16.16", "half") == (insisted.precision, insisted.partials)
 
 
 @pytest.mark.parametrize("name", named_sets(PYTORCH))
@@ -206,8 +234,15 @@ def test_the_environment_can_forbid_to_load_ahead():
     found = small("--data", "real", engine=engine)
     assert 0 == found.spec.loading.loader_workers
     assert any("pictures are loaded between batches" in note for note in found.notes)
-    idle = small("--data", "synthetic", engine=engine)
-    assert any("no effect on this device: exchange.enablePrefetch" in note for note in idle.notes)
+    assert not any("no effect" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("data", ["generated", "synthetic"])
+def test_data_that_nobody_loads_has_nothing_to_load_ahead(data):
+    found = small("--data", data, engine=Engine(others={"exchange.enablePrefetch": "false"}))
+    named = [note for note in found.notes if "exchange.enablePrefetch" in note]
+    assert ["no effect on this device: exchange.enablePrefetch (POPLAR_ENGINE_OPTIONS)"] == named
+    assert small("--data", data).spec == found.spec
 
 
 INFERENCE_COMMANDS = {
@@ -236,22 +271,23 @@ INFERENCE_COMMANDS = {
         (INFERENCE_COMMANDS["S6"], ("resnet50", "32.32", 80, 128, 20)),
         (INFERENCE_COMMANDS["S7"], ("efficientnet-b0", "32.32", 48, 128, 20)),
         (INFERENCE_COMMANDS["S8"], ("efficientnet-b4", "32.32", 10, 128, 20)),
-        (INFERENCE_COMMANDS["S9"], ("resnext101", "16.16", 16, 128, 20)),
+        (INFERENCE_COMMANDS["S9"], ("resnext101", "32.32", 16, 128, 20)),
         (INFERENCE_COMMANDS["S25"], ("resnet18", "32.32", 1, 1, 100)),
-        (INFERENCE_COMMANDS["S26"], ("resnet18", "16.16", 16, 1000, 100)),
-        (INFERENCE_COMMANDS["S27"], ("resnet18", "16.16", 24, 64, 100)),
-        (INFERENCE_COMMANDS["S28"], ("resnet34", "16.16", 19, 64, 100)),
-        (INFERENCE_COMMANDS["S29"], ("resnet50", "16.16", 8, 64, 100)),
-        (INFERENCE_COMMANDS["S30"], ("efficientnet-b0", "16.16", 11, 1000, 100)),
+        (INFERENCE_COMMANDS["S26"], ("resnet18", "32.32", 16, 1000, 100)),
+        (INFERENCE_COMMANDS["S27"], ("resnet18", "32.32", 24, 64, 100)),
+        (INFERENCE_COMMANDS["S28"], ("resnet34", "32.32", 19, 64, 100)),
+        (INFERENCE_COMMANDS["S29"], ("resnet50", "32.32", 8, 64, 100)),
+        (INFERENCE_COMMANDS["S30"], ("efficientnet-b0", "32.32", 11, 1000, 100)),
     ],
     ids=INFERENCE_COMMANDS,
 )
 def test_the_seeds_inference_commands(line, expected):
     found = inference(*line.split())
-    spec, course = found.spec, found.course
-    assert expected == (spec.workload, spec.precision, spec.batch_size, course.batches, course.steps)
-    assert 2 == course.dropped
-    json.dumps(dict(found.recorded))
+    spec, steps = found.spec, found.steps
+    assert expected == (spec.workload, spec.precision, spec.batch_size, steps.batches, steps.steps)
+    assert 2 == steps.dropped
+    assert "16.16" == json.loads(json.dumps(dict(found.recorded)))["asked"]
+    assert "16.16" == inference(*line.split(), "--emulate-half").spec.precision
 
 
 VARIANTS = [
@@ -287,12 +323,37 @@ def test_the_data_modes_can_be_called():
 @pytest.mark.parametrize("native", [True, False])
 def test_emulated_halves_are_announced(monkeypatch, native):
     monkeypatch.setattr("layermark.devices.cpu.native_half", lambda: native)
-    notes = small("--data", "synthetic", "--precision", "half").notes
-    assert native != any("16-bit floats" in note for note in notes)
-    assert not any("16-bit floats" in note for note in small("--data", "synthetic").notes)
+    notes = small("--data", "synthetic", "--precision", "half", "--emulate-half").notes
+    assert native != any("they are emulated" in note for note in notes)
+    assert native != any("fp32 instead of 16.16" in note for note in small("--data", "synthetic").notes)
 
 
 @pytest.mark.parametrize(("budget", "execution"), [("3m", "eager"), ("4m", "auto")])
 def test_a_short_budget_leaves_no_time_to_compile(budget, execution):
     typed = parse(SCRIPT, "x", ["--data", "synthetic", "--backend", "torch", "--budget", budget], PYTORCH)
-    assert execution == request(typed, NOTHING, Path("logs")).spec.execution
+    assert execution == inference_request(typed, NOTHING, Path("logs")).spec.execution
+
+
+def test_several_batch_sizes_are_several_requests_that_share_the_budget():
+    typed = parse(SCRIPT, "x", ["--data", "synthetic", "--batch-size", "1,4,16", "--budget", "90s"], PYTORCH)
+    every = rungs(typed)
+    assert [(1, 30.0), (4, 30.0), (16, 30.0)] == [(e.values["batch_size"], e.values["budget"]) for e in every]
+    assert [1, 4, 16] == [inference_request(each, NOTHING, Path("logs")).spec.batch_size for each in every]
+    (alone,) = rungs(parse(SCRIPT, "x", ["--config", "resnet50-mk2"], PYTORCH))
+    assert (90, None) == (alone.values["batch_size"], alone.values["budget"])
+    with pytest.raises(UserError, match="--batch-size 1,0: expected a whole number of at least 1"):
+        parse(SCRIPT, "x", ["--batch-size", "1,0"], PYTORCH)
+
+
+def test_several_batch_sizes_keep_files_of_their_own(tmp_path):
+    typed = parse(
+        SCRIPT, "run_benchmark.py", ["--batch-size", "1,4", "--backend", "null", "--data", "generated"], PYTORCH
+    )
+    engine = Engine(report=True, folder=tmp_path)
+    every = [inference_request(each, engine, tmp_path, several=True) for each in rungs(typed)]
+    assert ["resnet18_bs1", "resnet18_bs4"] == [each.steps.profile.name for each in every]
+    alone = inference("--data", "generated", engine=engine)
+    assert "resnet18" == alone.steps.profile.name
+    folders = [_inference_folder(each.values, tmp_path, True, str) for each in rungs(typed)]
+    assert [tmp_path / "bs1", tmp_path / "bs4"] == folders
+    assert tmp_path == _inference_folder(typed.values, tmp_path, False, str)

@@ -13,9 +13,9 @@ from layermark.seeds.cnns.folders import run_folder, run_name
 from layermark.seeds.cnns.inference import InferenceRequest
 from layermark.seeds.cnns.loading import dataset_reading, host_reading
 from layermark.seeds.cnns.logs import Log, ending
-from layermark.seeds.cnns.printing import InferencePrinter, ValidationPrinter, counted, dropped_words
+from layermark.seeds.cnns.printing import InferencePrinter, ValidationPrinter, counted, dropped_words, table
 from layermark.seeds.cnns.validation import ValidationRequest
-from layermark.session.pace import Course
+from layermark.session.budget import StepPlan
 from layermark.spec import Plan, Spec
 
 from .samples import MS, a_block
@@ -29,25 +29,25 @@ def a_spec(**changes):
 
 
 def inference(log, **changes):
-    asked = InferenceRequest(
+    request = InferenceRequest(
         spec=a_spec(**changes),
-        course=Course(steps=5, batches=8, dropped=2),
+        steps=StepPlan(steps=5, batches=8, dropped=2),
         recorded={},
         notes=("mind the gap",),
         folder=Path("logs"),
         variables={},
     )
-    return InferencePrinter(asked, log)
+    return InferencePrinter(request, log)
 
 
 def validation(log, **changes):
-    asked = ValidationRequest(
+    request = ValidationRequest(
         spec=a_spec(data="real"),
-        course=Course(steps=3, calls=2, batches=10, dropped=1),
+        steps=StepPlan(steps=3, calls=2, batches=10, dropped=1),
         recorded={},
         **changes,
     )
-    return ValidationPrinter(asked, log)
+    return ValidationPrinter(request, log)
 
 
 def said(capsys):
@@ -144,7 +144,7 @@ def test_a_log_keeps_options_lines_and_rows(tmp_path, capsys):
 
 def test_a_log_that_cannot_be_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write into"):
+    with pytest.raises(UserError, match="cannot write"):
         Log(tmp_path / "file" / "below")
 
 
@@ -250,3 +250,16 @@ DATASET = {
 def test_the_input_pipeline_of_the_tensorflow_programs(changes, expected):
     wanted = dataset_reading(DATASET | changes).wanted
     assert expected == (wanted.size, wanted.dtype, wanted.normalise)
+
+
+def test_several_batch_sizes_end_in_a_table_with_both_ways_of_averaging(capsys):
+    one, two = inference(Log(None), batch_size=1), inference(Log(None), batch_size=4)
+    for seconds in (10, 5, 1, 2):
+        one.step(a_block(seconds * 1000), 16)
+    rate = {"value": 10.667, "low": 8.0, "high": 16.0, "unit": "pictures/s"}
+    one.end({**DOCUMENT, "status": "ok", "sustained": rate})
+    two.end({**DOCUMENT, "status": "skipped", "reason": "too large"})
+    _, head, first, second = table([one, two])
+    assert "mean of rates" in head and "without the first 2 host calls" in head
+    assert ["1", "12.00", "10.7", "pictures/s"] == first.split()[:4]
+    assert ["4", "-", "skipped:", "too", "large"] == second.split()

@@ -68,6 +68,34 @@ def test_more_noise_needs_more_rounds():
     assert many >= 0.94
 
 
+def stated(logs, starts):
+    """What a comparison says that it could have found, as a share."""
+    a, b = np.exp(logs[:starts]), np.exp(logs[starts:])
+    return stats.compare_starts(a.tolist(), b.tolist()).detectable
+
+
+@pytest.mark.parametrize(("starts", "rounds", "sigma"), [(3, 12, 0.02), (6, 6, 0.02), (6, 24, 0.02), (6, 6, 0.05)])
+@pytest.mark.parametrize("kind", ["normal", "heavy", "disturbed"])
+def test_the_difference_that_is_stated_is_found(starts, rounds, sigma, kind):
+    facts = {"starts": starts, "rounds": rounds, "sigma": sigma, "spread": 0.004, "kind": kind}
+    quiet = log_rates(change=0, **facts)
+    change = float(np.median([stated(each, starts) for each in quiet[:100]]))
+    slower, faster = answers(log_rates(change=change, seed=2, **facts))
+    assert 0.92 <= faster <= 0.985
+    assert slower <= 0.001
+
+
+@pytest.mark.parametrize(("sigma", "expected"), [(0.005, True), (0.08, False)])
+def test_a_verdict_says_whether_two_percent_would_have_been_found(sigma, expected):
+    verdict = stats.compare_starts(*sides(0.0, sigma=sigma))
+    assert expected == verdict.keeps_the_promise == (verdict.detectable <= 0.02)
+    assert verdict.detectable > verdict.noise_floor
+
+
+def test_what_could_be_found_is_never_below_the_floor():
+    assert stats.compare_starts(*sides(0.0), floor=0.3).detectable > 0.3
+
+
 def test_three_starts_find_three_percent():
     assert answers(log_rates(change=0.03, starts=3, rounds=16))[1] >= 0.95
 

@@ -62,6 +62,10 @@ def test_allocator_setting_reaches_the_environment():
     spec = Spec(workload="dense", backend="null")
     assert "MALLOC_TRIM_THRESHOLD_" in cpu.environment(spec)
     assert {} == cpu.environment(spec.replace(allocator="default"))
+    kept, returned = (
+        int(cpu.environment(each)["MALLOC_MMAP_THRESHOLD_"]) for each in (spec, spec.replace(allocator="return"))
+    )
+    assert returned < 1 << 25 < kept
 
 
 @pytest.mark.parametrize(("text", "expected"), [("512K\n", 512 << 10), ("32M", 32 << 20), ("", 0), ("many", 0)])

@@ -36,6 +36,31 @@ def test_a_data_set_is_made_and_its_loader_timed(capsys, tmp_path, form):
     assert sum(found["shares"].values()) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("typed", [True, False])
+def test_a_budget_ends_the_timing_of_a_loader(capsys, tmp_path, monkeypatch, typed):
+    said(capsys, "imagenet", tmp_path, "--count", 5, "--format", "raw")
+    monkeypatch.setenv("LAYERMARK_BUDGET", "1h" if typed else "1ms")
+    budget = ("--budget", "1ms") if typed else ()
+    given = ("--json", "--batch-size", 2, "--loader-workers", 0, "--image-size", 64, "--epochs", 1000)
+    status, out, _ = said(capsys, "bench", tmp_path, *given, *budget)
+    assert 0 == status and 1 == json.loads(out)["blocks"]
+    assert 2 == said(capsys, "bench", tmp_path, "--budget", "soon")[0]
+
+
+def test_a_budget_is_that_of_the_whole_ladder(capsys, tmp_path, monkeypatch):
+    from layermark.errors import UserError
+    from layermark.session import data_stall
+
+    def ended(teams, protocol, deadline, *, box_s, **more):
+        raise UserError(f"{deadline.left() <= 30} {box_s < 30} {[team.spec.execution for team in teams]}")
+
+    monkeypatch.setattr(data_stall, "measure_until_settled", ended)
+    said(capsys, "imagenet", tmp_path, "--count", 2)
+    monkeypatch.setenv("LAYERMARK_BUDGET", "30s")
+    status, _, err = said(capsys, "ladder", "resnet18", "--data-dir", tmp_path)
+    assert 2 == status and "True True ['eager', 'eager', 'eager']" in err
+
+
 def test_bad_data_are_one_line_and_a_wrong_request(capsys, tmp_path):
     said(capsys, "imagenet", tmp_path, "--count", 3, "--format", "raw", "--classes", 1)
     bad = sorted((tmp_path / "validation" / "n00000000").iterdir())[1]

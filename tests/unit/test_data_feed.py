@@ -7,7 +7,9 @@ from layermark.axes import expand
 from layermark.data.base import BadData
 from layermark.data.decode import encode
 from layermark.errors import UserError
-from layermark.worker.feeding import fed_task
+from layermark.spec import Group, Plan
+from layermark.training.mixing import Mixing
+from layermark.worker.picture_task import fed_task
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +82,61 @@ def test_counters_tell_what_loading_took(folder):
     task.stream.take()
     found = task.stream.counters()
     assert (2, 1, 0) == (found["pictures"], found["loader_batches"], found["bad"])
+
+
+MIXED = {"mode": "train", "batch_size": "3", "ring": "2", "block_survival_prob": "0.5", "dropout_rate": "0.5"}
+
+
+def masked(folder, ranks, workers="0"):
+    """What every rank of replicas is fed with: masks of dropout and stochastic depth, mixup and cutmix."""
+    typed = {"backend": "null", "data": "real", "data_dir": str(folder), "image_size": "32", "loader_workers": workers}
+    spec = expand(["efficientnet-cifar"], typed | MIXED).only()
+    spec = spec.replace(mixing=Mixing(mixup_alpha=0.4, cutmix_lambda=0.5), plan=Plan(replicas=ranks))
+    places = [Group(rank=rank, addresses=("127.0.0.1:1",) * ranks) if ranks > 1 else None for rank in range(ranks)]
+    return [fed_task(spec, place) for place in places]
+
+
+def assert_same(expected, found):
+    assert expected.keys() == found.keys()
+    assert [] == [name for name in expected if not np.array_equal(expected[name], found[name])]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_replicas_together_see_the_masks_and_the_mixing_of_one_process(folder, ranks):
+    (alone,) = masked(folder, 1)
+    together = masked(folder, ranks)
+    assert any("mask" in name for name in alone.graph.inputs)
+    for number in range(3 * ranks):
+        assert_same(alone.batch(number), together[number % ranks].batch(number // ranks))
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_streams_of_replicas_go_on_with_the_masks_of_one_process(folder, workers):
+    (alone,) = masked(folder, 1)
+    together = masked(folder, 2, workers)
+    try:
+        for task in together:
+            task.stream.start("NCHW")
+        for number in range(4):
+            assert_same(alone.batch(number), together[number % 2].stream.take())
+        kept = together[0].stream.position
+        for task in together:
+            task.stream.take()
+            task.stream.seek(kept)
+        for number in range(4, 8):
+            assert_same(alone.batch(number), together[number % 2].stream.take())
+    finally:
+        for task in together:
+            task.stream.close()
+
+
+def test_replicas_go_on_where_another_number_of_them_stopped(folder):
+    (alone,) = masked(folder, 1)
+    alone.stream.start("NCHW")
+    for _ in range(3):
+        alone.stream.take()
+    together = masked(folder, 2)
+    for number, task in enumerate(together, 3):
+        task.stream.start("NCHW")
+        task.stream.seek(alone.stream.position)
+        assert_same(alone.batch(number), task.stream.take())

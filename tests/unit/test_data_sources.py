@@ -129,6 +129,36 @@ def test_a_wrong_label_in_a_record_is_named(tmp_path, label):
         opened(tmp_path).read(0)
 
 
+@pytest.mark.parametrize("sides", [{"xmin": [0.1]}, {side: [b"x"] for side in ("xmin", "ymin", "xmax", "ymax")}])
+def test_boxes_that_are_none_are_named(tmp_path, sides):
+    features = {"image/encoded": [encode(PHOTOGRAPHS[0], 90)], "image/class/label": [1]}
+    boxes = {f"image/object/bbox/{side}": values for side, values in sides.items()}
+    write_records(tmp_path / "validation-00000-of-00001", [example.encode(features | boxes)])
+    with pytest.raises(BadData, match="record at byte 0: image/object/bbox: expected as many floats"):
+        opened(tmp_path).read(0)
+
+
+def test_a_record_that_is_torn_while_it_is_read_is_named(tmp_path):
+    path = next(made(tmp_path, "tfrecord", count=2).iterdir())
+    source = opened(tmp_path)
+    path.write_bytes(path.read_bytes()[:-200])
+    assert source.read(0).label == 0
+    with pytest.raises(BadData, match=f"{path}: truncated: ends at byte"):
+        source.read(1)
+
+
+def test_a_file_that_is_gone_or_replaced_is_not_read_from_an_open_descriptor(tmp_path):
+    path = next(made(tmp_path, "tfrecord", count=2).iterdir())
+    source = opened(tmp_path)
+    assert source.read(0).label == 0
+    write_records(path, [b"another"])
+    with pytest.raises(BadData, match=f"{path}: "):
+        source.read(0)
+    path.unlink()
+    with pytest.raises(BadData, match=f"^{path}: cannot be read: No such file or directory$"):
+        source.read(0)
+
+
 def tar(path, members):
     with tarfile.open(path, "w") as archive:
         for name, data in members.items():
@@ -209,10 +239,15 @@ def test_an_empty_folder_is_named(tmp_path, source):
 
 
 def test_bounding_boxes_are_read_from_all_three_forms(tmp_path):
-    for form in ("tfrecord", "webdataset"):
-        (box,) = opened(made(tmp_path / form, form)).read(0).boxes
-        assert box == pytest.approx((0.2, 0.2, 0.8, 0.8))
-    folder = made(tmp_path / "raw", "raw", split="train")
+    found = []
+    for form in ("tfrecord", "webdataset", "raw"):
+        source = opened(made(tmp_path / form, form, split="train", count=20), split="train")
+        found.append([source.read(number).boxes for number in range(20)])
+    assert {0, 1, 2} == set(map(len, found[0]))
+    first, second, third = (np.array([box for boxes in each for box in boxes]) for each in found)
+    assert np.allclose(first, second) and np.allclose(first, third)
+    assert first.min() >= 0 and first.max() <= 1 and (first[:, :2] < first[:, 2:]).all()
+    folder = tmp_path / "raw"
     name = Path(opened(folder, split="train").read(0).where).name
     (folder / "imagenet_2012_bounding_boxes.csv").write_text(f"{name},0.1,0.2,0.3,0.4\nbroken\n")
     with pytest.raises(BadData, match=r"boxes.csv:2: expected a name and four numbers"):

@@ -12,7 +12,7 @@ class Hands:
 
 def test_no_limit_is_forever():
     assert float("inf") == Deadline(None).left()
-    assert 600 == Deadline(None).at_most(600)
+    assert 600 == Deadline(None).timeout(600)
 
 
 def test_time_runs_out_and_stays_out():
@@ -20,7 +20,7 @@ def test_time_runs_out_and_stays_out():
     deadline = Deadline(5, clock)
     clock.now += 3
     assert 2 == deadline.left()
-    assert 2 == deadline.at_most(600)
+    assert 2 == deadline.timeout(600)
     clock.now += 30
     assert 0 == deadline.left()
-    assert 0 < deadline.at_most(600) < 0.01
+    assert 0 < deadline.timeout(600) < 0.01

@@ -7,7 +7,7 @@ import pytest
 
 from layermark import ops, reference
 from layermark.graph import Builder, Graph
-from layermark.laws import Integers, Uniform, stream
+from layermark.laws import Integers, Uniform, random_generator
 from layermark.spec import Spec
 from layermark.workloads.base import task
 
@@ -18,7 +18,7 @@ def torch():
 
 
 def rng(name: str) -> np.random.Generator:
-    return stream(7, name)
+    return random_generator(7, name)
 
 
 def all_ops() -> Graph:
@@ -26,6 +26,8 @@ def all_ops() -> Graph:
     build = Builder()
     x = build.input("x", (2, 3, 8, 8), law=Integers(0, 256), item_bytes=1)
     y = build.add("normalise", ops.Normalise((0.5,) * 3, (0.25,) * 3), x)
+    own, box = build.input("own", (2,), law=Uniform(0, 1), role="mask"), {"law": Integers(0, 2), "role": "mask"}
+    y = build.add("mix", ops.MixPictures(1), y, own, build.input("box", (8, 8), batch=-1, **box))
     y = build.add("conv", ops.Conv2d(8, (3, 3), (1, 1), (1, 0, 1, 1), bias=True), y)
     y = build.add("norm", ops.Norm("batch", training=True), y)
     for kind in ops.ACTIVATIONS:

@@ -10,7 +10,7 @@ import pytest
 from layermark import reference
 from layermark.errors import UserError
 from layermark.graph import Builder, Graph, Node
-from layermark.laws import Integers, stream
+from layermark.laws import Integers, random_generator
 from layermark.ops import (
     Activation,
     Add,
@@ -26,6 +26,9 @@ from layermark.ops import (
     Recurrent,
     TakeLast,
 )
+from layermark.spec import Spec
+from layermark.training.update import Update
+from layermark.workloads.base import task
 
 
 def residual() -> Graph:
@@ -54,8 +57,8 @@ def residual() -> Graph:
 
 
 def values(graph: Graph) -> tuple[dict, dict]:
-    weights = {n: p.law.draw(stream(1, n), p.shape).astype("float64") for n, p in graph.parameters.items()}
-    inputs = {n: op.law.draw(stream(2, n), op.dims) for n, op in graph.inputs.items()}
+    weights = {n: p.law.draw(random_generator(1, n), p.shape).astype("float64") for n, p in graph.parameters.items()}
+    inputs = {n: op.law.draw(random_generator(2, n), op.dims) for n, op in graph.inputs.items()}
     return weights, reference.doubles(inputs)
 
 
@@ -236,3 +239,25 @@ def test_compulsory_bytes():
 def test_other_outputs():
     graph = residual().with_outputs("stem", "pool")
     assert ["stem", "pool"] == list(reference.evaluate(graph, *values(graph)))
+
+
+def test_training_counts_the_operations_of_its_update() -> None:
+    graph = task(Spec(workload="resnet8-cifar", backend="torch", mode="train", batch_size=2)).graph
+    plain, count = graph.flops("train"), graph.parameter_count
+    assert graph.flops("train", Update()) == plain
+    assert graph.flops("train", Update(optimiser="momentum")) == plain + 2 * count
+    halves = Update(optimiser="momentum", accumulation=2)
+    assert graph.flops("train", halves) == plain - 2 * count + halves.flops(_counts(graph)) // 2
+
+
+def _counts(graph: Graph) -> dict[str, int]:
+    return {name: each.count for name, each in graph.parameters.items()}
+
+
+def test_label_smoothing_reaches_the_loss_or_is_refused() -> None:
+    spec = Spec(workload="resnet8-cifar", backend="torch", mode="train", batch_size=2)
+    soft = task(spec.replace(update=Update(label_smoothing=0.1))).graph
+    assert soft.by_name["loss"].op == CrossEntropy(0.1)
+    assert soft.with_outputs("loss").smoothed(0.0) is not None and task(spec).graph.by_name["loss"].op == CrossEntropy()
+    with pytest.raises(UserError, match=r"--label-smoothing 0\.1: this workload has no class labels"):
+        task(spec.replace(workload="dense", update=Update(label_smoothing=0.1)))

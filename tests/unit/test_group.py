@@ -1,62 +1,90 @@
-"""What a comparison group concludes from its blocks, without starting anything."""
+"""The place of a rank among others, and the ports that are kept for them."""
+
+import socket
 
 import pytest
 
-from layermark.axes import complete
-from layermark.outcome import Block
-from layermark.session.group import admitted, needed_bytes, over_budget, thread_faults, unsettled
-from layermark.spec import Spec
+from layermark.backends._network import interface_of
+from layermark.backends._network import own_address as group_address
+from layermark.launch.ports import Ports, own_address
+from layermark.spec import Group, Plan, Spec
+from layermark.training.update import Update
+from layermark.worker.picture_task import fed_task
 
-SPEC = Spec(workload="dense", backend="null", batch_size=1, threads=1, params={"size": 8})
+
+def test_ranks_are_numbered_replica_by_replica() -> None:
+    addresses = tuple(f"127.0.0.1:{port}" for port in range(5000, 5006))
+    places = [Group(rank=rank, addresses=addresses, stages=3) for rank in range(6)]
+
+    assert [(each.replica, each.stage) for each in places] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    assert places[0].replicas == 2
+    assert places[4].master == ("127.0.0.1", 5000)
+    assert places[0].local
+    assert not Group(rank=0, addresses=("10.0.0.1:80", "127.0.0.1:81")).local
 
 
-def context(busy, cpu_s):
-    """Of one second on a mask of two."""
-    return {"busy_threads": busy, "cpu_s": cpu_s, "wall_s": 1.0, "cpus": 2}
+def test_a_group_crosses_the_line_to_a_worker() -> None:
+    place = Group(rank=1, addresses=("127.0.0.1:5000", "127.0.0.1:5001"))
+
+    assert Group.from_json(place.to_json()) == place
+    assert Group.from_json(None) is None
+
+
+def test_a_kept_port_is_given_to_nobody_else_but_a_rank_can_listen_on_it() -> None:
+    with Ports(2) as kept:
+        first, second = kept.numbers
+        assert first != second
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("", first))
+        with socket.socket() as rank:
+            rank.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            rank.bind(("", first))
+            rank.listen()
+            assert kept.addresses() == [f"127.0.0.1:{first}", f"127.0.0.1:{second}"]
+
+
+def test_the_own_address_towards_this_host() -> None:
+    assert own_address("127.0.0.1") == "127.0.0.1"
+    assert own_address("no.such.host.invalid") == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
-    ("seen", "budget", "over"),
+    ("plan", "update", "expected"),
     [
-        (context(1.0, 1.0), 1, False),
-        (context(1.5, 1.4), 1, True),
-        (context(1.5, 1.0), 1, False),
-        (context(2.3, 1.9), 2, False),
-        (context(2.9, 1.9), 2, True),
-        (context(2.9, 1.2), 2, False),  # other programs had the rest
-        ({}, 1, False),
+        (Plan(), Update(replicas=4), False),
+        (Plan(replicas=2), Update(), False),
+        (Plan(replicas=2), Update(replicas=2), True),
+        (Plan(stages=2), Update(), True),
     ],
 )
-def test_more_threads_than_the_budget_are_noticed(seen, budget, over):
-    assert over == over_budget(seen, budget)
+def test_ranks_are_connected_where_they_share_an_update_or_a_network(
+    plan: Plan, update: Update, expected: bool
+) -> None:
+    assert Spec(workload="dense", backend="null", mode="train", plan=plan, update=update).connected is expected
 
 
-def test_one_odd_block_is_no_fault():
-    good, odd = (Block(calls=1, batches=1, samples_ns=(1,), context=context(each, each)) for each in (1.0, 2.0))
-    assert [] == thread_faults(SPEC, [good, good, odd])
-    assert ["keeps 2.0 threads busy on a budget of 1"] == thread_faults(SPEC, [good, odd, odd])
+def test_replicas_share_the_inputs_that_one_process_walks_through() -> None:
+    spec = Spec(workload="dense", backend="null", mode="train", batch_size=2, ring=4)
+    addresses = ("127.0.0.1:5000", "127.0.0.1:5001")
+    ranks = [fed_task(spec, Group(rank=rank, addresses=addresses)) for rank in range(2)]
+    alone = fed_task(spec)
+
+    together = [rank.batch(index)["x"] for index in range(2) for rank in ranks]
+    for number, each in enumerate(together):
+        assert (each == alone.batch(number)["x"]).all()
 
 
-def test_what_does_not_fit_into_memory_is_not_started(monkeypatch):
-    from layermark.devices import cpu
-
-    other = SPEC.replace(seed=1)
-    monkeypatch.setattr(cpu, "free_memory", lambda: int(1.5 * needed_bytes(SPEC)))
-    outcomes = {}
-    assert [SPEC] == admitted([SPEC, other], outcomes)
-    assert "MiB are free" in outcomes[other.key].reason
-
-
-def test_memory_is_estimated_by_what_a_runtime_makes_of_the_weights() -> None:
-    spec = complete(Spec(workload="resnet50", backend="torch"))
-    weights = 4 * 25_610_152
-    assert needed_bytes(spec.replace(backend="tensorflow")) - needed_bytes(spec) == 32 * weights
-    assert 4 * weights < needed_bytes(spec) < 1.5 * 2**30
+def test_gloo_uses_the_interface_that_others_reach() -> None:
+    """The own name is not looked up: on many hosts it is 127.0.1.1, or nobody's."""
+    local = Group(rank=0, addresses=("127.0.0.1:1", "127.0.0.1:2"))
+    same = Group(rank=1, addresses=("no.such.host.invalid:1", "no.such.host.invalid:2"))
+    assert {("127.0.0.1", "lo")} == {(found, interface_of(found)) for found in map(group_address, (local, same))}
+    lost = Group(rank=0, addresses=("10.255.255.1:1", "no.such.host.invalid:2"))
+    assert "10.255.255.1" == group_address(lost) and "" == interface_of("10.255.255.1")
 
 
-@pytest.mark.parametrize(
-    ("readings", "share", "again"),
-    [(1, 0.99, False), (39, 1.01, True), (40, 1.01, False), (7, 100.0, True), (8, 100.0, False)],
-)
-def test_the_ceiling_is_read_again_before_a_rate_is_called_impossible(readings, share, again):
-    assert again == unsettled(readings, share)
+def test_the_address_towards_another_host_is_that_of_an_interface() -> None:
+    outwards = group_address(Group(rank=0, addresses=("here:1", "198.51.100.7:2")))
+    if outwards == "here":
+        pytest.skip("this host has no route to any other")
+    assert interface_of(outwards) not in ("", "lo")

@@ -11,11 +11,11 @@ import pytest
 
 from layermark.axes import expand
 from layermark.errors import Unsupported, UserError
-from layermark.laws import stream
+from layermark.laws import random_generator
 from layermark.spec import Spec
-from layermark.worker.calls import CallProgram
+from layermark.worker.call_program import CallProgram
 from layermark.workloads.base import task
-from layermark.workloads.programs.base import Lowering, chosen
+from layermark.workloads.programs.base import Implementation, chosen
 from layermark.workloads.programs.hmc import HmcParams, law, outputs, reference
 
 QUICK = HmcParams(hmc_steps=1250, chains=8)
@@ -32,7 +32,7 @@ def judged(params: HmcParams, seed: int, transition: Any = reference.transition)
 
 
 def chained(params: HmcParams, seed: int, number: int, transition: Any) -> Any:
-    rng = stream(seed, "test", number)
+    rng = random_generator(seed, "test", number)
     shape = (params.hmc_steps, params.chains)
     momenta, log_uniforms = rng.standard_normal(shape), np.log1p(-rng.random(shape))
     x, states = np.ones(params.chains), []
@@ -209,8 +209,8 @@ def test_the_work_is_counted() -> None:
     assert made.weights() == {} and made.memory_bytes("infer", 4) > 84
 
 
-class Counted(Lowering):
-    """The reference as a lowering that also remembers what it was asked for."""
+class Counted(Implementation):
+    """The reference as an implementation that also remembers what it was asked for."""
 
     def __init__(self, params: HmcParams, repeats: bool = False) -> None:
         self.params, self.repeats, self.numbers = params, repeats, []
@@ -229,13 +229,13 @@ class Counted(Lowering):
 
 def test_verification_runs_the_program_and_leaves_it_as_new() -> None:
     made = task(spec_of(params={"hmc_steps": 2500, "chains": 4}))
-    lowering = Counted(made.params)
-    program = CallProgram(lowering)
+    implementation = Counted(made.params)
+    program = CallProgram(implementation)
     program.run(3)
     assert made.verify(program).ok
-    assert lowering.numbers == [0, 1, 2, 0, 1]
+    assert implementation.numbers == [0, 1, 2, 0, 1]
     program.run(1)
-    assert lowering.numbers[-1] == 0
+    assert implementation.numbers[-1] == 0
 
 
 def test_a_program_that_repeats_its_first_call_is_found_out() -> None:
@@ -275,13 +275,13 @@ def test_calls_give_states_and_acceptance() -> None:
 def test_what_a_chain_cannot_do_is_said(changes: dict[str, Any], reason: str) -> None:
     spec = spec_of(**changes)
     with pytest.raises(Unsupported, match=reason):
-        task(spec).lowering(spec)
+        task(spec).implementation(spec)
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 def test_runtimes_of_plain_graphs_are_skipped_with_a_reason(backend: str) -> None:
-    with pytest.raises(Unsupported, match=f"no lowering on {backend}"):
-        task(spec_of(backend)).lowering(spec_of(backend))
+    with pytest.raises(Unsupported, match=f"no implementation on {backend}"):
+        task(spec_of(backend)).implementation(spec_of(backend))
 
 
 def test_an_unstable_step_is_refused_before_anything_starts() -> None:
@@ -289,11 +289,11 @@ def test_an_unstable_step_is_refused_before_anything_starts() -> None:
         expand(["hmc"], {"step_size": "1.5", "backend": "null"})
 
 
-def test_auto_takes_the_better_way_and_says_so() -> None:
+def test_auto_takes_the_better_execution_and_says_so() -> None:
     import time
 
-    ways = {"slow": lambda: lambda number: time.sleep(0.02), "quick": lambda: lambda number: number}
-    call, told = chosen(spec_of(), ways)
+    executions = {"slow": lambda: lambda number: time.sleep(0.02), "quick": lambda: lambda number: number}
+    call, told = chosen(spec_of(), executions)
     assert call(3) == 3 and told["execution"] == "quick"
     assert "slow" in told["execution_trial"] and "quick" in told["execution_trial"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from layermark.backends.base import Program, Timeline
 from layermark.worker import loop
-from layermark.worker.loop import Loop, latencies_of, unfinished_share, watched
+from layermark.worker.loop import MeasuringLoop, latencies_of, unfinished_share, watched
 
 
 class Scripted(Program):
@@ -44,8 +44,8 @@ class Scripted(Program):
 MS = 1_000_000
 
 
-def test_first_step_is_kept_apart_from_the_steady_ones():
-    warmed = Loop(Scripted(900 * MS, 2 * MS), 1).warm_up()
+def test_first_step_is_separate_from_the_steady_ones():
+    warmed = MeasuringLoop(Scripted(900 * MS, 2 * MS), 1).warm_up()
     assert 0.9 == warmed.first_step_s
     assert 2 * MS == warmed.step_ns
     assert warmed.steady
@@ -53,19 +53,19 @@ def test_first_step_is_kept_apart_from_the_steady_ones():
 
 def test_warm_up_goes_on_until_two_windows_agree():
     slow_start = [10 * MS] * (1 + loop.WINDOW_CALLS) + [5 * MS] * loop.WINDOW_CALLS + [2 * MS]
-    warmed = Loop(Scripted(*slow_start), 1).warm_up()
+    warmed = MeasuringLoop(Scripted(*slow_start), 1).warm_up()
     assert 2 * MS == warmed.step_ns
     assert warmed.steady
 
 
 def test_a_program_that_never_settles_is_said_to_be_unsteady():
     growing = [int(MS * 1.2 ** (i // 5)) for i in range(200)]
-    assert not Loop(Scripted(*growing), 1).warm_up().steady
+    assert not MeasuringLoop(Scripted(*growing), 1).warm_up().steady
 
 
 @pytest.mark.parametrize(("call_ns", "calls"), [(1_000, 10_000), (3 * MS, 4), (50 * MS, 1)])
 def test_short_calls_are_grouped_into_samples_of_ten_milliseconds(call_ns, calls):
-    measured = Loop(Scripted(call_ns), 1)
+    measured = MeasuringLoop(Scripted(call_ns), 1)
     measured.warm_up()
     block = measured.block(0.3, 5)
     assert calls == block.calls
@@ -85,7 +85,7 @@ def test_calls_are_joined_where_one_call_of_many_batches_is_the_same():
             return Timeline(stamps[:-1], stamps[1:])
 
     program = Seamless(MS // 100)
-    measured = Loop(program, 1)
+    measured = MeasuringLoop(program, 1)
     measured.warm_up()
     alone, joined = program.asked[: -loop.JOINED_SAMPLES], program.asked[-loop.JOINED_SAMPLES :]
     assert ({1}, {1000}) == (set(alone), set(joined))
@@ -104,7 +104,7 @@ def test_a_sample_is_filled_by_calls_as_long_as_they_are_one_after_the_other():
             began, self.now = self.now, self.now + next(self.times) * (1 if batches == 1 else batches // 2)
             return Timeline([began], [self.now])
 
-    measured = Loop(Hurrying(MS), 1)
+    measured = MeasuringLoop(Hurrying(MS), 1)
     measured.warm_up()
     block = measured.block(0.3, 5)
     assert (20, {loop.SAMPLE_NS}) == (block.calls, set(block.samples_ns))
@@ -113,13 +113,13 @@ def test_a_sample_is_filled_by_calls_as_long_as_they_are_one_after_the_other():
 def test_a_disturbance_does_not_decide_how_many_calls_fill_a_sample():
     alone = 1 + 2 * loop.WINDOW_CALLS
     program = Scripted(*[2 * MS] * alone, *[2 * MS] * 5, *[9 * MS] * 10, 2 * MS)
-    measured = Loop(program, 1)
+    measured = MeasuringLoop(program, 1)
     measured.warm_up()
     assert 5 == measured.block(0.3, 5).calls
 
 
 def test_block_lasts_as_long_as_asked_and_has_the_steps_asked_for():
-    quick, slow = Loop(Scripted(1 * MS), 1), Loop(Scripted(400 * MS), 1)
+    quick, slow = MeasuringLoop(Scripted(1 * MS), 1), MeasuringLoop(Scripted(400 * MS), 1)
     quick.warm_up()
     slow.warm_up()
     assert sum(quick.block(0.3, 5).samples_ns) >= 300 * MS
@@ -127,7 +127,7 @@ def test_block_lasts_as_long_as_asked_and_has_the_steps_asked_for():
 
 
 def test_samples_count_every_batch_of_a_step():
-    measured = Loop(Scripted(1 * MS), 7)
+    measured = MeasuringLoop(Scripted(1 * MS), 7)
     measured.warm_up()
     block = measured.block(0.1, 1)
     assert 7 * block.calls == block.batches
@@ -136,7 +136,7 @@ def test_samples_count_every_batch_of_a_step():
 
 def test_block_opens_with_untimed_calls_until_two_agree():
     program = Scripted(*[20 * MS] * 42, 80 * MS, 40 * MS, 20 * MS)
-    measured = Loop(program, 1)
+    measured = MeasuringLoop(program, 1)
     measured.warm_up()
     program.times = itertools.chain([80 * MS, 40 * MS], itertools.repeat(20 * MS))
     assert {20 * MS} == set(measured.block(0.5, 5).samples_ns)

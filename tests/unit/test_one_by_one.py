@@ -52,8 +52,8 @@ def test_few_batches_are_all_watched_and_long_ones_too(batches, took_ns):
 def test_of_many_short_batches_one_in_two_to_five_milliseconds_is_watched_and_of_those_every_input(ring, took_ns):
     timeline, _ = Machine(ring, took_ns).run(10_000)
     assert all(done - began == took_ns for began, done in zip(*timeline, strict=True))
-    apart = [later - earlier for earlier, later in itertools.pairwise(timeline.handed_over)]
-    assert 2000 * US < statistics.median(apart) == max(apart) <= 5000 * US
+    gaps = [later - earlier for earlier, later in itertools.pairwise(timeline.handed_over)]
+    assert 2000 * US < statistics.median(gaps) == max(gaps) <= 5000 * US
     assert {done // took_ns % ring for done in timeline.done} == set(range(ring))
 
 

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from layermark import stats
 from layermark.errors import UserError
-from layermark.outcome import SCHEMA_VERSION, Block, Failed, Skipped, from_json, to_json
+from layermark.outcome import SCHEMA_VERSION, Block, Diagnostic, Failed, Skipped, from_json, to_json
 
 from .samples import VERIFIED, a_run, a_spec
 
 RECORDED = Path(__file__).parent.parent / "data"
+
+
+NOTE = Diagnostic("steal", "the hypervisor stole")
 
 
 def through_json(outcome):
@@ -26,10 +29,11 @@ def through_json(outcome):
     "outcome",
     [
         a_run(),
-        a_run(verified=None, ceiling=None, blocks=(), faults=("f",), warnings=("w",), clock="null"),
+        a_run(verified=None, ceiling=None, blocks=(), faults=(NOTE,), warnings=(NOTE,), clock="null"),
         a_run(settings=MappingProxyType({"execution": "eager"})),
         a_run(spec=a_spec(params={"kernel_size": (3, 5)})),
-        Skipped(spec=a_spec(), reason="no"),
+        a_run(precision_goal=None),
+        Skipped(spec=a_spec(), reason="no", code="cell", instead={"cell": "loop"}),
         Failed(spec=a_spec(), reason="crashed", log="last\nlines"),
     ],
 )
@@ -76,7 +80,21 @@ def test_the_recorded_sample_of_version_1_still_loads():
     assert VERIFIED == run.verified
 
 
-def test_the_recorded_sample_still_gives_its_numbers():
-    document = stats.document(from_json(json.loads((RECORDED / "outcome_v1.json").read_text())), session="s")
+def test_warnings_of_version_1_had_no_codes():
+    doc = json.loads((RECORDED / "outcome_v1.json").read_text()) | {"warnings": ["words"]}
+    assert (Diagnostic("", "words"),) == from_json(doc).warnings
+
+
+def test_the_recorded_sample_of_version_2_still_loads():
+    run = from_json(json.loads((RECORDED / "outcome_v2.json").read_text()))
+    assert (Diagnostic("steal", "the hypervisor stole 0.2 s"),) == run.warnings
+    assert ((10_000_000, 12_000_000),) == run.blocks[0].ranks_ns
+    assert (None, 2) == (run.precision_goal, run.spec.plan.replicas)
+
+
+@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION + 1))
+def test_the_recorded_sample_still_gives_its_numbers(version):
+    recorded = json.loads((RECORDED / f"outcome_v{version}.json").read_text())
+    document = stats.document(from_json(recorded), session="s")
     assert ("ok", "sequences/s") == (document["status"], document["throughput"]["unit"])
     assert 4 / 0.010005 == pytest.approx(document["throughput"]["value"])

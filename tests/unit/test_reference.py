@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from layermark import ops, reference
-from layermark.laws import stream
+from layermark.laws import random_generator
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def torch():
 
 
 def rng(name: str = "test") -> np.random.Generator:
-    return stream(7, name)
+    return random_generator(7, name)
 
 
 def run(op: ops.Op, *inputs: np.ndarray) -> tuple[np.ndarray, dict]:

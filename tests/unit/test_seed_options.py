@@ -8,9 +8,11 @@ import pytest
 from layermark.errors import UserError
 from layermark.seeds.engine import Engine
 from layermark.seeds.parsing import parse
-from layermark.seeds.request import request
+from layermark.seeds.request import layer_request
 from layermark.seeds.scripts import SCRIPTS, script
 from layermark.workloads.base import task
+
+pytestmark = pytest.mark.usefixtures("plain_cpu")
 
 LAYERS = [name for name in SCRIPTS if name != "tensorflow/hmc"]
 DEFAULTS = {
@@ -53,8 +55,8 @@ def values(name, *argv):
     return parse(script(name), "script.py", argv).values
 
 
-def asked(name, *argv, engine=Engine()):  # noqa: B008
-    return request(script(name), parse(script(name), "script.py", [*argv, "--backend", "torch"]), engine)
+def requested(name, *argv, engine=Engine()):  # noqa: B008
+    return layer_request(script(name), parse(script(name), "script.py", [*argv, "--backend", "torch"]), engine)
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
@@ -79,17 +81,17 @@ EQUAL = [(name, each) for name in SCRIPTS for each in script(name).options if ea
 
 @pytest.mark.parametrize(("name", "option"), EQUAL, ids=[f"{name} {option.flag}" for name, option in EQUAL])
 def test_every_option_marked_equal_changes_what_is_measured(name, option):
-    before = asked(name, "--train") if option.name == "no-train" else asked(name)
+    before = requested(name, "--train") if option.name == "no-train" else requested(name)
     if (name.split("/")[0], option.name) == ("tensorflow", "shards"):
         with pytest.raises(UserError, match="not implemented"):
-            asked(name, *other(option))
+            requested(name, *other(option))
         return
     extra = ["--train"] if option.name == "no-train" else []
-    after = asked(name, *extra, *other(option))
+    after = requested(name, *extra, *other(option))
     changed = {
-        "steps": lambda: before.course.steps != after.course.steps,
+        "steps": lambda: before.steps.steps != after.steps.steps,
         "save-graph": lambda: before.save_graph != after.save_graph,
-        "batches-per-step": lambda: before.spec != after.spec and before.course.batches != after.course.batches,
+        "batches-per-step": lambda: before.spec != after.spec and before.steps.batches != after.steps.batches,
         "use-zero-values": lambda: not equal_data(before.spec, after.spec),
         "hmc-steps": lambda: task(before.spec).items != task(after.spec).items,
         "leapfrog-steps": lambda: task(before.spec).flops("infer") != task(after.spec).flops("infer"),
@@ -110,11 +112,11 @@ def test_every_simulated_option_is_recorded_and_named_and_changes_nothing(name, 
     argv = [option.flag] if option.parse is None else [option.flag, '{"availableMemoryProportion": "0.55"}']
     if option.name == "simulation":
         with pytest.raises(UserError, match="no simulated device"):
-            asked(name, *argv)
+            requested(name, *argv)
         return
-    before, after = asked(name), asked(name, *argv)
+    before, after = requested(name), requested(name, *argv)
     assert before.spec == after.spec
-    assert before.course == after.course
+    assert before.steps == after.steps
     assert option.dest in after.recorded
     assert [note for note in after.notes if f"no effect on this device: {option.flag}" in note]
 
@@ -171,7 +173,17 @@ def test_wrong_input_says_what_is_wrong(name, argv, message):
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_recorded_options_can_be_written_down(name):
-    record = asked(name, "--steps", "2", "--convolution-options", '{"a": "b"}').recorded
-    assert {"script": name, "steps": 2, "convolution_options": {"a": "b"}, "backend": "torch"} == json.loads(
-        json.dumps(record)
-    )
+    record = requested(name, "--steps", "2", "--convolution-options", '{"a": "b"}').recorded
+    typed = {"steps": 2, "convolution_options": {"a": "b"}, "backend": "torch"}
+    assert {"script": name, **typed, "asked": "16.16"} == json.loads(json.dumps(record))
+
+
+def test_the_environment_holds_the_default_budget(monkeypatch):
+    assert values("tensorflow/rnn")["budget"] is None
+    monkeypatch.setenv("LAYERMARK_BUDGET", "30s")
+    found = requested("tensorflow/rnn")
+    assert 30.0 == found.budget_s and "budget" not in found.recorded
+    assert 120.0 == values("tensorflow/rnn", "--budget", "2m")["budget"]
+    monkeypatch.setenv("LAYERMARK_BUDGET", "soon")
+    with pytest.raises(UserError, match="LAYERMARK_BUDGET: --budget soon: expected a length of time"):
+        values("tensorflow/rnn")

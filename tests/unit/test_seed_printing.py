@@ -10,20 +10,20 @@ from layermark.outcome import Failed, Skipped
 from layermark.seeds.engine import Engine
 from layermark.seeds.parsing import parse
 from layermark.seeds.printing import LayerPrinter, banner, step_line, summary
-from layermark.seeds.request import request
+from layermark.seeds.request import layer_request
 from layermark.seeds.scripts import script
-from layermark.session.pace import Course, Pace, fitted
+from layermark.session.budget import Cost, StepPlan, fit
 
 from .samples import a_block, a_run, a_spec
 
 
-def asked(name, *argv):
+def requested(name, *argv):
     typed = parse(script(name), "script.py", [*argv, "--backend", "torch"])
-    return request(script(name), typed, Engine()), typed.values
+    return layer_request(script(name), typed, Engine()), typed.values
 
 
 def shown(name, *argv):
-    return list(banner(*asked(name, *argv)))
+    return list(banner(*requested(name, *argv)))
 
 
 def test_banners():
@@ -66,11 +66,11 @@ def test_the_seeds_own_checkers_read_the_lines(family):
 
 
 def test_the_printer_follows_the_seeds(capsys):
-    request, values = asked("popart/lstm", "--report-hw", "yes", "--budget", "2m")
-    printer = LayerPrinter(request, values, Path("lstm.py"))
+    layer_request, values = requested("popart/lstm", "--report-hw", "yes", "--budget", "2m")
+    printer = LayerPrinter(layer_request, values, Path("lstm.py"))
     printer.begin()
     printer.expected(7200)
-    printer.shortened(Course(steps=5, batches=10), request.course)
+    printer.shortened(StepPlan(steps=5, batches=10), layer_request.steps)
     printer.compiled(12.3451)
     printer.step(a_block(123), 1000)
     printer.stopped(1)
@@ -88,7 +88,7 @@ def test_the_printer_follows_the_seeds(capsys):
 
 
 def test_long_runs_say_how_long(capsys):
-    printer = LayerPrinter(*asked("tensorflow/lstm"), Path("lstm.py"))
+    printer = LayerPrinter(*requested("tensorflow/lstm"), Path("lstm.py"))
     printer.expected(599)
     printer.expected(9000)
     assert ["This run will take about 2h30m; --budget 2m would end it in time."] == capsys.readouterr().out.splitlines()
@@ -119,10 +119,10 @@ def test_the_summary_says_why_there_is_none():
 @pytest.mark.parametrize("batch_s", [1e-5, 1e-3, 0.3, 20.0])
 @pytest.mark.parametrize("steps", [1, 5, 1000])
 def test_what_fits_never_takes_longer_than_what_is_left(left, batch_s, steps):
-    asked, pace = Course(steps=steps, batches=1000, warm_up=True), Pace(batch_s=batch_s, proof_s=0.1)
-    found = fitted(asked, pace, left)
+    requested, cost = StepPlan(steps=steps, batches=1000, warm_up=True), Cost(batch_s=batch_s, proof_s=0.1)
+    found = fit(requested, cost, left)
     assert 1 <= found.steps <= steps
     assert 1 <= found.batches <= 1000
-    assert (found.steps, found.batches) == (1, 1) or pace.seconds(found) <= left
-    if pace.seconds(asked) < left / 3 and left > 1e8:
-        assert asked == found
+    assert (found.steps, found.batches) == (1, 1) or cost.seconds(found) <= left
+    if cost.seconds(requested) < left / 3 and left > 1e8:
+        assert requested == found

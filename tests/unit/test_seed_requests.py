@@ -7,23 +7,25 @@ import pytest
 from layermark import ops
 from layermark.errors import UserError
 from layermark.outcome import Skipped
-from layermark.seeds.engine import VARIABLE, Engine, engine_options
+from layermark.seeds.engine import RUNTIME_VARIABLE, VARIABLE, Engine, engine_options
 from layermark.seeds.parsing import parse
-from layermark.seeds.request import request
-from layermark.seeds.run import lacking
+from layermark.seeds.request import layer_request
+from layermark.seeds.run import alternative
 from layermark.seeds.scripts import script
-from layermark.worker.verify import tolerances
+from layermark.worker.verify import output_tolerance
 from layermark.workloads.base import task
 
 from .samples import a_spec
 
+pytestmark = pytest.mark.usefixtures("plain_cpu")
 
-def asked(name, *argv, engine=None):
-    return request(script(name), parse(script(name), "script.py", argv), engine or Engine())
+
+def requested(name, *argv, engine=None):
+    return layer_request(script(name), parse(script(name), "script.py", argv), engine or Engine())
 
 
 def spec(name, *argv):
-    return asked(name, *argv, "--backend", "torch").spec
+    return requested(name, *argv, "--backend", "torch").spec
 
 
 def layer(name, *argv):
@@ -105,14 +107,14 @@ def test_replicas_are_planned():
 
 def test_recompute_is_an_execution_of_training_only():
     assert "recompute" == spec("popart/lstm", "--recompute", "--mode", "train").execution
-    idle = asked("popart/lstm", "--recompute", "--backend", "torch")
+    idle = requested("popart/lstm", "--recompute", "--backend", "torch")
     assert "auto" == idle.spec.execution
     assert any("no effect on this device: --recompute" in note for note in idle.notes)
 
 
 @pytest.mark.parametrize(("budget", "execution"), [("60s", "eager"), ("2m", "auto")])
 def test_a_short_budget_leaves_no_time_for_a_trial(budget, execution):
-    found = asked("popart/lstm", "--backend", "torch", "--budget", budget)
+    found = requested("popart/lstm", "--backend", "torch", "--budget", budget)
     assert execution == found.spec.execution
     assert (execution != "auto") == any("short budget" in note for note in found.notes)
 
@@ -124,41 +126,85 @@ def test_large_inputs_have_a_smaller_ring():
 
 def test_what_a_runtime_lacks_gives_way_to_what_it_proposes():
     fused = a_spec(params={"cell": "fused"})
-    loop = lacking(Skipped(spec=fused, reason="no fused GRU; use --cell loop"))
+    loop = alternative(Skipped(spec=fused, reason="no fused GRU; use another", instead={"cell": "loop"}))
     assert ("loop", "no fused GRU: one cell per time step instead") == (loop.spec.params["cell"], loop.words)
-    assert lacking(Skipped(spec=fused, reason="not installed")) is None
+    assert alternative(Skipped(spec=fused, reason="not installed")) is None
+    assert alternative(Skipped(spec=loop.spec, reason="no", instead={"cell": "loop"})) is None
+    tuned = alternative(Skipped(spec=fused, reason="no library", instead={"formulation": "tuned"}))
+    assert ("tuned", "no library: Layermark's own formulation instead") == (tuned.spec.formulation, tuned.words)
 
 
-def test_the_devices_are_numbered():
-    assert "cpu" == spec("tensorflow/rnn", "--device-id", "0").device
-    with pytest.raises(UserError, match=r"--device-id 9: no such device; expected -1 \(cpu\), 0 \(cpu\)"):
-        spec("tensorflow/rnn", "--device-id", "9")
+def test_without_a_gpu_the_only_device_is_the_cpu():
+    for index in ("-1", "0"):
+        found = requested("tensorflow/rnn", "--device-id", index, "--backend", "torch")
+        assert ("cpu", {}) == (found.spec.device, found.variables)
+    with pytest.raises(UserError, match=r"--device-id 1: no such device; expected -1 \(cpu\), or 0 \(cpu\)"):
+        spec("tensorflow/rnn", "--device-id", "1")
 
 
-def test_fp32_is_named_once_unless_a_precision_is_typed():
-    named = [note for note in asked("popart/lstm", "--backend", "torch").notes if "fp32" in note]
-    assert 1 == len(named)
-    assert not [note for note in asked("popart/lstm", "--backend", "torch", "--prec", "32.32").notes if "fp32" in note]
+def test_with_gpus_an_index_is_one_of_them(monkeypatch):
+    monkeypatch.setattr("layermark.seeds.device.gpus", lambda: ["2", "3"])
+    found = requested("tensorflow/rnn", "--device-id", "1", "--backend", "torch")
+    assert ("cuda", {"CUDA_VISIBLE_DEVICES": "3"}) == (found.spec.device, found.variables)
+    assert "cpu" == spec("tensorflow/rnn").device
+    with pytest.raises(UserError, match=r"expected -1 \(cpu\), or 0 to 1 \(cuda\)"):
+        spec("tensorflow/rnn", "--device-id", "2")
+
+
+@pytest.mark.parametrize(
+    ("argv", "native", "expected"),
+    [
+        ("", False, "32.32"),
+        ("", True, "16.16"),
+        ("--precision 16.32", False, "32.32"),
+        ("--precision 16.32", True, "16.32"),
+        ("--emulate-half", False, "16.16"),
+        ("--precision bf16.32", False, "bf16.32"),
+        ("--precision 32.32", True, "32.32"),
+    ],
+)
+def test_half_precision_needs_a_device_that_has_it(monkeypatch, argv, native, expected):
+    monkeypatch.setattr("layermark.devices.cpu.native_half", lambda: native)
+    found = requested("popart/lstm", *argv.split(), "--backend", "torch")
+    wanted = found.recorded["asked"]
+    assert expected == found.spec.precision
+    assert (wanted != expected) == any(f"computing in fp32 instead of {wanted}" in note for note in found.notes)
+    assert ("--emulate-half" == argv) == any("emulated" in note for note in found.notes)
+
+
+def test_hmc_computes_in_fp32_as_the_seed_did():
+    found = requested("tensorflow/hmc", "--backend", "torch")
+    assert ("32.32", "32.32") == (found.spec.precision, found.recorded["asked"])
+    assert not [note for note in found.notes if "fp32" in note]
 
 
 def test_a_report_is_one_batch_in_one_step():
-    found = asked("tensorflow/dense", "--report", "--steps", "9", "--backend", "torch")
-    assert (1, 1, 1) == (found.course.steps, found.course.batches, found.spec.batches_per_step)
-    assert "tensorflow-dense" == found.course.profile.name
+    found = requested("tensorflow/dense", "--report", "--steps", "9", "--backend", "torch")
+    assert (1, 1, 1) == (found.steps.steps, found.steps.batches, found.spec.batches_per_step)
+    assert "tensorflow-dense" == found.steps.profile.name
 
 
 def test_unknown_backends_are_refused_with_near_matches():
     with pytest.raises(UserError, match="unknown backend 'torhc'; did you mean torch"):
-        asked("popart/lstm", "--backend", "torhc")
+        requested("popart/lstm", "--backend", "torhc")
 
 
 def test_engine_options_ask_for_a_report(tmp_path):
     text = f'{{"autoReport.all":"true", "autoReport.directory":"{tmp_path}/new", "exchange.enablePrefetch":"false"}}'
     engine = engine_options({VARIABLE: text})
     assert Engine(report=True, folder=tmp_path / "new", others={"exchange.enablePrefetch": "false"}) == engine
-    found = asked("popart/lstm", "--backend", "torch", engine=engine)
-    assert tmp_path / "new" == found.course.profile.folder
+    found = requested("popart/lstm", "--backend", "torch", engine=engine)
+    assert tmp_path / "new" == found.steps.profile.folder
     assert any("exchange.enablePrefetch (POPLAR_ENGINE_OPTIONS)" in note for note in found.notes)
+
+
+def test_runtime_options_are_named_once_as_without_effect():
+    engine = engine_options({RUNTIME_VARIABLE: '{"streamCallbacks.numWorkerThreads": "2"}'})
+    found = requested("popart/lstm", "--backend", "torch", engine=engine)
+    named = [note for note in found.notes if "streamCallbacks.numWorkerThreads (POPLAR_RUNTIME_OPTIONS)" in note]
+    assert 1 == len(named) and {"streamCallbacks.numWorkerThreads": "2"} == found.recorded["runtime"]
+    with pytest.raises(UserError, match=f"{RUNTIME_VARIABLE}=yes"):
+        engine_options({RUNTIME_VARIABLE: "yes"})
 
 
 @pytest.mark.parametrize("text", ["", "  ", "{}", '{"autoReport.directory": "elsewhere"}'])
@@ -175,30 +221,35 @@ def test_engine_options_that_cannot_be_read_are_an_error(text):
 def test_a_report_folder_that_cannot_be_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"autoReport\.directory"):
-        asked("popart/lstm", "--backend", "torch", engine=Engine(report=True, folder=Path(tmp_path / "file" / "below")))
+        requested(
+            "popart/lstm", "--backend", "torch", engine=Engine(report=True, folder=Path(tmp_path / "file" / "below"))
+        )
 
 
 def test_half_partials_allow_coarser_sums():
-    found = asked("tensorflow/dense", "--enable-half-partials", "--precision", "16.16", "--backend", "torch").spec
+    half = requested("tensorflow/dense", "--enable-half-partials", "--emulate-half", "--backend", "torch")
+    assert ["torch gets no switch for 16-bit sums on cpu"] == [n.split(":")[0] for n in half.notes if "sums" in n]
+    found = half.spec
     assert "half" == found.partials
     graph = task(found).graph
-    assert tolerances("16.16", graph)[0] < tolerances("16.16", graph, "half")[0]
-    assert tolerances("32.32", graph) == tolerances("32.32", graph, "half")
+    assert output_tolerance("16.16", graph) < output_tolerance("16.16", graph, "half")
+    assert output_tolerance("32.32", graph) == output_tolerance("32.32", graph, "half")
 
 
 @pytest.mark.parametrize("flag", ["--matmul-options", "--convolution-options"])
 def test_half_partials_may_be_a_setting_of_a_planner(flag):
-    half, narrow = (flag, '{"partialsType": "half"}'), ("--precision", "16.16", "--backend", "torch")
-    found = asked("tensorflow/dense", *half, *narrow)
+    half, narrow = (flag, '{"partialsType": "half"}'), ("--emulate-half", "--backend", "torch")
+    found = requested("tensorflow/dense", *half, *narrow)
     assert "half" == found.spec.partials
     assert not [note for note in found.notes if "no effect" in note]
-    wide = asked("tensorflow/dense", *half, "--backend", "torch")
+    wide = requested("tensorflow/dense", *half, "--backend", "torch")
     assert [f"no effect on this device: {flag}"] == [note for note in wide.notes if "no effect" in note]
-    other = asked("tensorflow/dense", flag, '{"partialsType": "float"}', *narrow)
+    assert spec("tensorflow/dense").key == wide.spec.key
+    other = requested("tensorflow/dense", flag, '{"partialsType": "float"}', *narrow)
     assert "half" != other.spec.partials
     assert [note for note in other.notes if flag in note]
 
 
 def test_a_short_budget_compiles_what_is_hopeless_otherwise():
-    assert "xla" == asked("tensorflow/hmc", "--budget", "20s", "--backend", "tensorflow").spec.execution
-    assert "function" == asked("tensorflow/lstm", "--budget", "20s", "--backend", "tensorflow").spec.execution
+    assert "xla" == requested("tensorflow/hmc", "--budget", "20s", "--backend", "tensorflow").spec.execution
+    assert "function" == requested("tensorflow/lstm", "--budget", "20s", "--backend", "tensorflow").spec.execution

@@ -5,7 +5,7 @@ import struct
 from layermark.seeds.engine import Engine
 from layermark.seeds.graphs import save_graph
 from layermark.seeds.parsing import parse
-from layermark.seeds.request import request
+from layermark.seeds.request import layer_request
 from layermark.seeds.scripts import script
 from layermark.seeds.tensorboard import drawn, masked, write_events
 from layermark.spec import Spec
@@ -62,8 +62,10 @@ def test_an_event_file_holds_the_graph(tmp_path):
 
 def test_the_chain_is_drawn_as_one_transition(tmp_path):
     """HMC is no graph of layers: what is saved is what one transition does."""
-    asked = request(script("tensorflow/hmc"), parse(script("tensorflow/hmc"), "hmc.py", ["--save-graph"]), Engine())
-    line = save_graph(asked, tmp_path / "hmc.py")
+    request = layer_request(
+        script("tensorflow/hmc"), parse(script("tensorflow/hmc"), "hmc.py", ["--save-graph"]), Engine()
+    )
+    line = save_graph(request, tmp_path / "hmc.py")
     (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
     assert str(file.parent) in line
     _, event = records(file)

@@ -34,3 +34,12 @@ def test_a_copy_has_no_trial_but_runs_as_the_first_does(monkeypatch, batches, wa
     service.prepare(spec.to_json())
     service.copy()
     assert ["auto", wanted] == asked
+
+
+def test_norms_in_full_precision_are_torchs_only():
+    from layermark.errors import Unsupported
+
+    spec = Spec(workload="dense", backend="null", batch_size=2, threads=1, params={"size": 8}, norms="full")
+    with pytest.raises(Unsupported) as refused:
+        Service().handle("prepare", {"spec": spec.to_json()})
+    assert ("no_full_norms", {"norms": "own"}) == (refused.value.code, refused.value.instead)

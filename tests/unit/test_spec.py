@@ -6,6 +6,7 @@ import pytest
 
 from layermark.errors import UserError
 from layermark.spec import COMPARED, PRECISIONS, Plan, Protocol, Spec
+from layermark.training.update import Update
 
 # Stored results are found by this name: a change of it needs a migration of the store.
 KEY = "44203e84eb2fd8bb"
@@ -67,3 +68,21 @@ def test_plan_names_the_number_that_is_wrong() -> None:
 
 def test_protocol_is_plain() -> None:
     assert json.loads(json.dumps(Protocol(time_box=2.0).to_json()))["time_box"] == 2.0
+
+
+def test_an_update_changes_the_key_and_survives_json() -> None:
+    plain = SPEC.replace(mode="train")
+    moved = plain.replace(update=Update(optimiser="lars", accumulation=4, lars_skip=("bias",)))
+    assert moved.key != plain.key and moved.group != plain.group
+    assert Spec.from_json(json.loads(json.dumps(moved.to_json()))) == moved
+    assert Spec.of(workload="dense", backend="torch", mode="train", optimiser="momentum").update.optimiser == "momentum"
+
+
+def test_a_record_without_an_update_is_read_as_plain_gradient_descent() -> None:
+    old = {name: value for name, value in SPEC.to_json().items() if name != "update"}
+    assert Spec.from_json(old).update == Update()
+
+
+def test_updates_are_for_training() -> None:
+    with pytest.raises(UserError, match=r"--optimiser, --weight-decay with --mode infer: .* use --mode train"):
+        SPEC.replace(update=Update(optimiser="momentum", weight_decay=1e-4))

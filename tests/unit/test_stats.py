@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layermark import stats
-from layermark.outcome import Block, Failed, Skipped, Verification
+from layermark.outcome import Block, Diagnostic, Failed, Skipped, Verification
+from layermark.spec import Plan
 
 from .samples import CEILING, a_block, a_run, a_spec, blocks_of
 
@@ -176,7 +177,8 @@ def test_doubts_become_warnings(blocks, expected):
 
 
 def test_a_wider_goal_leaves_the_time_box_unmentioned():
-    assert not any("time box" in each for each in warnings_of(a_run(blocks=noisy_blocks(6, 0.05)), goal=0.5))
+    assert not any("time box" in each for each in warnings_of(a_run(blocks=noisy_blocks(6, 0.05), precision_goal=0.5)))
+    assert not any("time box" in each for each in warnings_of(a_run(blocks=noisy_blocks(6, 0.05), precision_goal=None)))
 
 
 def test_outliers_are_kept_in_the_numbers():
@@ -187,7 +189,9 @@ def test_outliers_are_kept_in_the_numbers():
 
 
 def test_the_warnings_of_the_run_come_first():
-    assert "first" == warnings_of(a_run(warnings=("first",)))[0]
+    document = stats.document(a_run(warnings=(Diagnostic("code", "first"),)), session="s")
+    assert ("code", "first") == (document["warning_codes"][0], document["warnings"][0])
+    assert len(document["warning_codes"]) == len(document["warnings"])
 
 
 OUTCOMES = [a_run(), a_run(blocks=()), Skipped(spec=a_spec(), reason="r"), Failed(spec=a_spec(), reason="r", log="l")]
@@ -219,7 +223,7 @@ def test_the_document_of_a_run():
     run = a_run(*[10.0] * 4)
     document = stats.document(run, session="s", rank=1, command="c")
     rate = {"value": 400, "low": 400, "high": 400, "unit": "sequences/s"}
-    assert (1, "s", run.spec.group, 1, "ok", "") == tuple(list(document.values())[:6])
+    assert (2, "s", run.spec.group, 1, "ok", "", None) == tuple(list(document.values())[:7])
     assert rate == pytest.approx(document["throughput"])
     assert {"block": 0, "batches": 1, "items": 4, "seconds": 0.01} == document["samples"][0]
     assert 0.1 == pytest.approx(document["efficiency"])
@@ -247,7 +251,10 @@ WRONG = Verification(ok=False, max_error=0.5, tolerance=1e-4, against="numpy flo
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"faults": ("ran on another device", "two")}, "ran on another device; two"),
+        (
+            {"faults": (Diagnostic("device", "ran on another device"), Diagnostic("x", "two"))},
+            "ran on another device; two",
+        ),
         ({"verified": WRONG}, "the results are wrong at y: error 0.5, tolerance 0.0001 against numpy float64"),
         ({"blocks": blocks_of(*[0.5] * 8)}, "impossible: faster than the ceiling"),
         ({"blocks": ()}, "no block was timed"),
@@ -256,7 +263,16 @@ WRONG = Verification(ok=False, max_error=0.5, tolerance=1e-4, against="numpy flo
 def test_a_run_that_cannot_be_believed_has_failed(changes, reason):
     document = stats.document(a_run(**changes), session="s")
     assert "failed" == document["status"]
-    assert reason in document["reason"]
+    assert reason in document["reason"] and document["reason_code"]
+
+
+def test_each_rank_has_its_rate_and_its_lag():
+    block = dataclasses.replace(a_block(20), ranks_ns=((10_000_000, 20_000_000),))
+    run = a_run(spec=a_spec(plan=Plan(replicas=2)), items_per_batch=8, blocks=(block,))
+    first, second = stats.document(run, session="s")["ranks"]
+    assert {"rank": 0, "rate": 400.0, "lag": 0.0} == pytest.approx(first)
+    assert {"rank": 1, "rate": 200.0, "lag": 1.0} == pytest.approx(second)
+    assert [] == stats.document(a_run(), session="s")["ranks"]
 
 
 def test_a_failed_run_keeps_its_numbers():
@@ -271,5 +287,19 @@ def test_skipped_and_failed_keep_their_reason_and_log():
     assert ("failed", "r", "l") == (failed["status"], failed["reason"], failed["log"])
 
 
+def test_what_would_work_instead_is_in_the_document():
+    instead = {"execution": "function"}
+    outcomes = [Skipped(spec=a_spec(), reason="r", instead=instead), *OUTCOMES]
+    assert [instead, {}, {}, {}, {}] == [stats.document(each, session="s")["instead"] for each in outcomes]
+
+
 def test_an_unverified_run_says_so():
     assert "the results were not verified" in warnings_of(a_run(verified=None))
+
+
+def test_the_seed_documents_average_leaves_the_first_block_out():
+    run = a_run(100.0, 10.0, 20.0)
+    document = stats.document(run, session="s")
+    assert 300.0 == pytest.approx(document["mean_rate"]["value"])
+    assert document["throughput"]["unit"] == document["mean_rate"]["unit"]
+    assert stats.document(a_run(10.0), session="s")["mean_rate"]["value"] is None

@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import multiprocessing
 import sqlite3
 import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +15,9 @@ from layermark import stats, store
 from layermark.errors import UserError
 from layermark.outcome import Failed, Skipped
 from layermark.spec import Protocol
-from layermark.store import blob, default_url, migrate, open_store, sqlite
+from layermark.store import blob, default_url, migrate, open_store, postgresql, rows
 
+from .conftest import postgresql_url
 from .samples import a_run, a_spec
 
 PROTOCOL = Protocol(precision_goal=0.05, time_box=3.0)
@@ -35,14 +38,22 @@ def append(found, outcome, session="s1", **more):
     found.append(session, outcome, stats.document(outcome, session=session, **more))
 
 
+def ask(found, sql, *values):
+    """Ask past the store's interface, as another program would."""
+    with found._engine.writing() as db:
+        answer = db.exec_driver_sql(sql, values)
+        return answer.fetchall() if answer.returns_rows else None
+
+
 @pytest.fixture
 def path(tmp_path):
+    """A SQLite file, where the engine matters."""
     return str(tmp_path / "folder" / "results.db")
 
 
 @pytest.fixture
-def opened(path):
-    with open_store(path) as found:
+def opened(store_url):
+    with open_store(store_url) as found:
         begin(found, specs=[a_spec(), a_spec(backend="jax")])
         yield found
 
@@ -59,15 +70,15 @@ def test_outcomes_come_back_as_they_were(opened):
 
 
 def test_documents_come_back_as_they_were(opened):
-    document = stats.document(a_run(), session="s1", rank=0, command="c", goal=0.05)
+    document = stats.document(a_run(), session="s1", rank=0, command="c")
     opened.append("s1", a_run(), document)
     assert [document] == opened.documents("s1")
 
 
-def test_results_outlive_the_process(path, opened):
+def test_results_outlive_the_process(store_url, opened):
     append(opened, a_run())
     opened.close()
-    with open_store(path) as again:
+    with open_store(store_url) as again:
         assert [a_run()] == again.outcomes("s1")
 
 
@@ -99,8 +110,8 @@ def test_an_unknown_session_names_the_near_and_the_latest(opened):
 
 
 @pytest.mark.parametrize("call", ["session", "outcomes", "documents"])
-def test_an_empty_store_says_so(call):
-    with open_store(":memory:") as found, pytest.raises(UserError, match="holds no session yet"):
+def test_an_empty_store_says_so(store_url, call):
+    with open_store(store_url) as found, pytest.raises(UserError, match="holds no session yet"):
         getattr(found, call)("latest")
 
 
@@ -111,10 +122,10 @@ def test_a_session_begins_once(opened):
         begin(opened, "latest")
 
 
-def test_only_the_last_attempt_of_an_interrupted_group_counts(path, opened):
+def test_only_the_last_attempt_of_an_interrupted_group_counts(store_url, opened):
     append(opened, a_run(11.0))
     opened.close()
-    with open_store(path) as again:
+    with open_store(store_url) as again:
         # The order differs, so that only the new process tells the attempts apart.
         second = [a_run(12.0, spec=a_spec(backend="jax")), a_run(13.0)]
         for outcome in second:
@@ -151,7 +162,7 @@ def test_ranks_of_one_spec_stand_side_by_side(opened):
     assert [0, 1] == [document["rank"] for document in opened.documents("s1")]
 
 
-def test_groups_and_sessions_are_apart(opened):
+def test_groups_and_sessions_are_separate(opened):
     begin(opened, "s2")
     append(opened, a_run(11.0))
     append(opened, a_run(12.0, spec=a_spec(batch_size=8)))
@@ -167,15 +178,15 @@ def test_a_group_without_outcomes_cannot_be_complete(opened):
 
 def test_documents_of_another_version_are_derived_again(opened, monkeypatch):
     blocks = a_run(*[10.0, 10.4, 9.8, 10.1, 10.2, 9.9] * 2).blocks
-    run = a_run(blocks=blocks)
-    fresh = stats.document(run, session="s1", rank=2, command="c", goal=0.05)
+    run = a_run(blocks=blocks, precision_goal=None)
+    fresh = stats.document(run, session="s1", rank=2, command="c")
     opened.append("s1", run, {**fresh, "throughput": "stale"})
     assert "stale" == opened.documents("s1")[0]["throughput"]
     monkeypatch.setattr(stats, "DERIVED_VERSION", stats.DERIVED_VERSION + 1)
     assert [fresh] == opened.documents("s1")
-    cached = opened._db.execute("SELECT version, document FROM documents").fetchone()
-    assert stats.DERIVED_VERSION == cached["version"]
-    assert "stale" not in cached["document"]
+    ((version, text),) = ask(opened, "SELECT version, document FROM documents")
+    assert stats.DERIVED_VERSION == version
+    assert "stale" not in text
 
 
 def test_an_append_is_all_or_nothing(opened, monkeypatch):
@@ -189,17 +200,19 @@ def test_an_append_is_all_or_nothing(opened, monkeypatch):
 
 
 @pytest.mark.parametrize("table", ["sessions", "outcomes", "samples", "finished"])
-@pytest.mark.parametrize("statement", ["DELETE FROM {}", "UPDATE {} SET rowid = rowid + 1"])
+@pytest.mark.parametrize("statement", ["DELETE FROM {}", "UPDATE {} SET {} = {} + 1"])
 def test_nothing_measured_is_changed_or_deleted(opened, table, statement):
     append(opened, a_run())
     opened.finish_group("s1", a_spec().group)
-    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
-        opened._db.execute(statement.format(table))
+    column = {"sessions": "number", "outcomes": "rank", "samples": "format", "finished": "attempt"}[table]
+    with pytest.raises(UserError, match="append-only"):
+        ask(opened, statement.format(table, column, column))
 
 
 def test_samples_belong_to_an_outcome(opened):
-    with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
-        opened._db.execute("INSERT INTO samples VALUES (99, 1, x'00')")
+    append(opened, a_run())
+    with pytest.raises(UserError, match=r"(?i)foreign key"):
+        ask(opened, "INSERT INTO samples SELECT 99, 1, data FROM samples")
 
 
 def test_the_spread_of_a_machine_is_the_root_mean_square(opened):
@@ -313,7 +326,12 @@ def test_a_foreign_database_is_left_alone(tmp_path):
     [
         ("/dev/null/x.db", "its folder cannot be created"),
         ("/proc/x.db", "cannot be created or opened"),
-        ("postgresql://host/db", "only SQLite"),
+        ("mysql://host/db", "unknown kind; expected a path, sqlite:///path, :memory: or postgresql://"),
+        ("postgresql://u:secret@127.0.0.1:1/db", r"postgresql://u:\*\*\*@127.0.0.1:1/db: .*is the server running"),
+        ("postgresql://h/db?sslmod=require", "unknown option 'sslmod'; known: host, port, schema, sslmode"),
+        ("postgresql://h/db?sslmode=maybe", "sslmode maybe: expected one of disable, require, verify-full"),
+        ("postgresql://h:port/db", "no PostgreSQL URL; expected postgresql://USER"),
+        ("postgresql:///db?port=x", "port x: expected a number"),
     ],
 )
 def test_what_cannot_be_created_is_refused_in_one_line(url, message):
@@ -321,52 +339,140 @@ def test_what_cannot_be_created_is_refused_in_one_line(url, message):
         open_store(url)
 
 
-def test_a_store_that_can_only_be_read_is_read_and_not_written(path, opened):
-    append(opened, a_run())
-    opened._db.execute("PRAGMA query_only = ON")
-    assert [a_run()] == opened.outcomes("s1")
-    with pytest.raises(UserError, match=r"store .*readonly"):
-        begin(opened, "s2")
-
-
-def test_migrations_are_recorded_once(path):
-    for _ in range(2):
-        open_store(path).close()
-    with sqlite3.connect(path) as db:
-        found = [row[0] for row in db.execute("SELECT number FROM migrations ORDER BY number")]
-    assert [step.number for step in migrate.migrations()] == found == list(range(1, len(found) + 1))
-
-
-def test_a_migration_that_breaks_leaves_the_database_as_it_was(path, monkeypatch):
-    steps = migrate.migrations()
-    open_store(path).close()
-    bad = migrate.Migration(len(steps) + 1, "bad.sql", "CREATE TABLE half (x);\nnonsense;\n")
-    monkeypatch.setattr(migrate, "migrations", lambda: [*steps, bad])
-    with pytest.raises(UserError, match="syntax error"):
-        open_store(path)
-    with sqlite3.connect(path) as db:
-        assert [] == db.execute("SELECT * FROM sqlite_master WHERE name = 'half'").fetchall()
-        assert [] == db.execute("SELECT * FROM migrations WHERE name = 'bad.sql'").fetchall()
-
-
-def test_a_new_migration_is_applied_to_an_old_store(path, monkeypatch):
-    steps = migrate.migrations()
+def test_a_store_that_can_only_be_read_is_read_and_not_written(path):
     with open_store(path) as found:
         begin(found)
         append(found, a_run())
-    more = migrate.Migration(len(steps) + 1, "more.sql", "CREATE TABLE more (x);\n")
-    monkeypatch.setattr(migrate, "migrations", lambda: [*steps, more])
-    with open_store(path) as found:
+        with found._engine.reading() as db:
+            db.exec_driver_sql("PRAGMA query_only = ON")
         assert [a_run()] == found.outcomes("s1")
-        assert 0 == found._db.execute("SELECT count(*) FROM more").fetchone()[0]
+        with pytest.raises(UserError, match=r"store .*readonly"):
+            begin(found, "s2")
+
+
+def test_migrations_are_recorded_once(store_url):
+    for _ in range(2):
+        open_store(store_url).close()
+    with open_store(store_url) as found:
+        numbers = [row[0] for row in ask(found, "SELECT number FROM migrations ORDER BY number")]
+    assert [step.number for step in migrate.migrations()] == numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_migration_that_breaks_leaves_the_database_as_it_was(store_url, monkeypatch):
+    steps = migrate.migrations()
+    open_store(store_url).close()
+    bad = migrate.Migration(len(steps) + 1, "bad.sql", "CREATE TABLE half (x INTEGER);\nnonsense;\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(migrate, "migrations", lambda: [*steps, bad])
+        with pytest.raises(UserError, match="syntax error"):
+            open_store(store_url)
+    with open_store(store_url) as found:
+        assert [] == ask(found, "SELECT * FROM migrations WHERE name = 'bad.sql'")
+        with pytest.raises(UserError, match="half"):
+            ask(found, "SELECT * FROM half")
+
+
+def test_a_new_migration_is_applied_to_an_old_store(store_url, monkeypatch):
+    steps = migrate.migrations()
+    with open_store(store_url) as found:
+        begin(found)
+        append(found, a_run())
+    more = migrate.Migration(len(steps) + 1, "more.sql", "CREATE TABLE more (x INTEGER);\n")
+    monkeypatch.setattr(migrate, "migrations", lambda: [*steps, more])
+    with open_store(store_url) as found:
+        assert [a_run()] == found.outcomes("s1")
+        assert [(0,)] == ask(found, "SELECT count(*) FROM more")
+
+
+def test_a_section_is_for_its_engine_and_a_body_stays_whole():
+    sql = "-- why\nA;\n-- [sqlite]\nB\n  'x;\n  y';\n-- [postgresql]\nC;\n"
+    assert ["A;\n", "B\n  'x;\n  y';\n"] == list(migrate.statements(sql, "sqlite"))
+    assert ["A;\n", "C;\n"] == list(migrate.statements(sql, "postgresql"))
+
+
+RECORDED = sorted((Path(__file__).parent.parent / "data").glob("store_v*.sql"))
+
+
+def test_every_schema_but_the_newest_has_a_recorded_store():
+    assert [f"store_v{number}.sql" for number in range(1, len(migrate.migrations()))] == [
+        each.name for each in RECORDED
+    ]
+
+
+@pytest.mark.parametrize("recorded", RECORDED, ids=lambda path: path.stem)
+def test_an_older_store_is_migrated(tmp_path, recorded):
+    file = tmp_path / "old.db"
+    with sqlite3.connect(file) as db:
+        db.executescript(recorded.read_text())
+    with open_store(str(file)) as found:
+        documents = found.documents("recorded")
+        assert [("lstm", "ok"), ("dense", "skipped")] == [
+            (each["spec"]["workload"], each["status"]) for each in documents
+        ]
+        (series,) = found.series(["lstm"])
+        assert [documents[0]["throughput"]["value"]] == [point.throughput for point in series.points]
+        assert 0.02 == found.spread("machine")
+
+
+def test_a_newer_schema_is_refused_on_both(store_url):
+    with open_store(store_url) as found:
+        ask(found, "INSERT INTO migrations (number, name) VALUES (9999, 'future')")
+    with pytest.raises(
+        UserError, match=r"written by a newer layermark \(schema 9999, this one knows \d+\); upgrade it"
+    ):
+        open_store(store_url)
+
+
+def test_a_schema_of_another_program_is_left_alone(postgresql_socket):
+    url = postgresql_url(postgresql_socket)
+    theirs = postgresql.opened(url)
+    with theirs.writing() as db:
+        theirs.claim(db)
+        db.exec_driver_sql("CREATE TABLE theirs (x INTEGER)")
+    with pytest.raises(UserError, match="belongs to another program"):
+        open_store(url)
+    theirs.close()
+
+
+def test_a_connection_that_broke_while_measuring_is_made_again(postgresql_socket):
+    url = postgresql_url(postgresql_socket)
+    with open_store(url) as found, open_store(url) as killer:
+        begin(found)
+        ask(killer, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        append(found, a_run())
+        assert [a_run()] == found.outcomes("s1")
+
+
+def write_many(url, name, count):
+    with open_store(url) as found:
+        begin(found, name)
+        for time in range(count):
+            append(found, a_run(10.0 + time, spec=a_spec(batch_size=time + 1)), session=name)
+        found.finish_group(name, a_spec(batch_size=1).group)
+
+
+def test_eight_writers_lose_nothing(store_url):
+    names = [f"writer-{number}" for number in range(8)]
+    context = multiprocessing.get_context("spawn")
+    # All eight also race to create the store.
+    processes = [context.Process(target=write_many, args=(store_url, name, 10)) for name in names]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [0] * 8 == [process.exitcode for process in processes]
+    with open_store(store_url) as found:
+        assert sorted(names) == sorted(record.id for record in found.sessions())
+        expected = [a_run(10.0 + time, spec=a_spec(batch_size=time + 1)) for time in range(10)]
+        assert [expected] * 8 == [found.outcomes(name) for name in names]
 
 
 def test_documents_can_be_queried_and_hold_no_samples(opened):
     append(opened, a_run())
-    text = opened._db.execute("SELECT document FROM documents").fetchone()[0]
+    ((text,),) = ask(opened, "SELECT document FROM documents")
     assert "samples" not in json.loads(text)
 
 
 def test_a_protocol_of_another_release_still_loads():
     stored = {**dataclasses.asdict(PROTOCOL), "dropped_later": 1}
-    assert PROTOCOL == sqlite._protocol(stored)
+    assert PROTOCOL == rows.protocol(stored)

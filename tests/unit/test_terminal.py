@@ -5,9 +5,10 @@ import io
 import pytest
 
 from layermark import stats
-from layermark.outcome import Failed, Skipped, Verification
+from layermark.outcome import Diagnostic, Failed, Skipped, Verification
 from layermark.report import text
-from layermark.report.terminal import marks, render, render_verdict
+from layermark.report.model import marks
+from layermark.report.terminal import render, render_verdict
 
 from .samples import a_run, a_spec
 
@@ -63,7 +64,10 @@ def test_only_options_that_differ_are_shown():
 
 
 def test_fields_of_the_spec_that_differ_tell_rows_apart():
-    assert lines_with(drawn(on("torch"), on("torch", formulation="tuned")), "formulation=tuned")
+    for width in (140, 100):
+        output = drawn(on("torch"), on("torch", *[5.0] * 12, formulation="tuned"), width=width)
+        assert 1 == len(lines_with(output, "formulation=tuned", "ok"))
+        assert 1 == len(lines_with(output, "formulation=library", "ok"))
 
 
 def test_the_fastest_of_a_group_is_first_and_marked():
@@ -120,7 +124,10 @@ def test_a_log_cannot_move_the_cursor():
 
 
 def test_warnings_of_one_kind_are_counted():
-    runs = [a_run(spec=a_spec(backend=name), warnings=(f"took {n} s",)) for n, name in enumerate(["a", "b", "c"])]
+    runs = [
+        a_run(spec=a_spec(backend=name), warnings=(Diagnostic("slow", f"took {n} s"),))
+        for n, name in enumerate(["a", "b", "c"])
+    ]
     (line,) = lines_with(drawn(*runs), "took")
     assert "took 0 s (and 2 more like it)" in line
 
@@ -197,6 +204,10 @@ def test_a_verdict_is_one_sentence_with_its_interval():
     assert f"{expected}\n" == file.getvalue()
 
 
+def test_an_early_end_is_not_called_certain():
+    assert "; 99.99% interval +1.2%" in render_verdict(verdict(confidence=0.9999), io.StringIO())
+
+
 def test_a_slower_verdict_names_the_loss():
     changes = {"answer": "slower", "ratio": 0.95, "low": 0.94, "high": 0.96}
     assert "eager is 5.0% slower than compile" in render_verdict(
@@ -210,6 +221,18 @@ def test_a_verdict_that_cannot_tell_says_what_would_have_shown():
     assert found.startswith(
         "cannot tell: B / A = 1.0010, differences below 1.1% do not show; 99% interval -1.0% to +1.2%"
     )
+
+
+@pytest.mark.parametrize(
+    ("detectable", "expected"),
+    [
+        (0.018, "a difference of 1.8% would have been found in 95 of 100 cases; 99% interval"),
+        (0.034, "of 3.4% would have been found in 95 of 100 cases; the noise did not allow 2%, try a longer --budget"),
+    ],
+)
+def test_a_verdict_that_cannot_tell_says_what_it_could_have_seen(detectable, expected):
+    changes = {"answer": "cannot tell", "ratio": 1.001, "low": 0.99, "high": 1.012, "detectable": detectable}
+    assert expected in render_verdict(verdict(**changes), io.StringIO())
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def bound(model, batch, layout, convolution):
     return [partial(lambda x: call(weights, x).block_until_ready(), x) for x in ring]
 
 
-def make(model, batch):
+def formulations_of(model, batch):
     """The formulations, bound to their data; ResNet has no groups."""
     found = {"channels last": partial(bound, model, batch, "NHWC", shifted)}
     if model == "resnet50":
@@ -99,4 +99,4 @@ def make(model, batch):
 
 
 if __name__ == "__main__":
-    serve(make)
+    serve(formulations_of)

@@ -30,7 +30,7 @@ class Writer:
         return self.node("Relu", x) if activation else x
 
     def written(self, each, values):
-        """One operation; answers the name of what it gives."""
+        """Write one operation; return the name of what it gives."""
         x = values[each.x]
         if isinstance(each, Conv):
             edges, stride = [each.padding] * 4, [each.stride] * 2

@@ -13,7 +13,7 @@ def plain(name, batch):
     return [partial(run, ["y"], {"x": x}) for x in pictures(batch)]
 
 
-def make(name, batch):
+def formulations_of(name, batch):
     """The formulations, bound to their data."""
     shape = (int(batch), CLASSES)
     return {
@@ -23,4 +23,4 @@ def make(name, batch):
 
 
 if __name__ == "__main__":
-    serve(make)
+    serve(formulations_of)

@@ -23,10 +23,10 @@ def bound(name, batch):
     return steps
 
 
-def make(name, batch):
+def formulations_of(name, batch):
     """The formulations, bound to their data."""
     return {"plain": partial(plain, name, batch), "bound": partial(bound, name, batch)}
 
 
 if __name__ == "__main__":
-    serve(make)
+    serve(formulations_of)

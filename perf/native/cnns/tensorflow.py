@@ -51,7 +51,7 @@ def bound(model, batch, xla):
     return [partial(lambda x: call(x).numpy(), x) for x in ring]
 
 
-def make(model, batch):
+def formulations_of(model, batch):
     """The formulations, bound to their data. XLA's grouped convolutions take minutes a batch: it has ResNet only."""
     found = {"function": partial(bound, model, batch, False)}
     if model == "resnet50":
@@ -60,4 +60,4 @@ def make(model, batch):
 
 
 if __name__ == "__main__":
-    serve(make)
+    serve(formulations_of)

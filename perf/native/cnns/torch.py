@@ -68,12 +68,12 @@ def made(each):
         yield loaded(nn.Linear(each.weight.shape[1], each.weight.shape[0]), each.weight, each.bias)
 
 
-def bound(model, batch, way):
+def bound(model, batch, formulation):
     """Steps over the ring of pictures."""
     last = {"memory_format": torch.channels_last}
     module = Network(NETWORKS[model]()).eval().requires_grad_(False).to(**last)
     ring = [torch.from_numpy(each).contiguous(**last) for each in pictures(batch)]
-    call = way(module, ring[0])
+    call = formulation(module, ring[0])
 
     def step(x):
         with torch.inference_mode():
@@ -94,11 +94,11 @@ def scripted(module, x):
         return torch.jit.optimize_for_inference(traced)
 
 
-def make(model, batch):
+def formulations_of(model, batch):
     """The formulations, bound to their data."""
-    ways = {"eager": lambda module, _: module, "compiled": compiled, "scripted": scripted}
-    return {name: partial(bound, model, batch, way) for name, way in ways.items()}
+    formulations = {"eager": lambda module, _: module, "compiled": compiled, "scripted": scripted}
+    return {name: partial(bound, model, batch, formulation) for name, formulation in formulations.items()}
 
 
 if __name__ == "__main__":
-    serve(make)
+    serve(formulations_of)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import itertools
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from layermark import registry
+from layermark import environment, registry
 from layermark.errors import Unsupported, UserError
 from layermark.spec import Spec
-from layermark.workloads.base import Stream, Task
+from layermark.workloads.base import InputStream, Task
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,14 +41,14 @@ class Timeline(NamedTuple):
 
 _FEW = 8
 """So many batches are all watched, however short they are."""
-_APART_NS = 5_000_000
-"""Of more, some are watched: as few as may be, but no further apart than this."""
+_MOST_BETWEEN_NS = 5_000_000
+"""Of more, some are watched: as few as may be, but no longer after each other than this."""
 _STRIDES = (997, 401, 199, 101, 47, 23, 11, 5)
 """Every how many batches that may be: primes, so that every input of a ring is watched in its turn."""
 
 
 def one_by_one(calls: Iterator[Callable[[], Result]], batches: int, clock: Clock) -> tuple[Timeline, Result]:
-    """Run the next batches, each of which is done when its call returns; answers the result of the last, too.
+    """Run the next batches, each of which is done when its call returns; return the result of the last, too.
 
     To look at the clock between two calls costs both of them: up to 3 % of a small layer, were it done for each. Every
     result but the last is let go at once, so that the next may lie where it lay, in the cache.
@@ -76,12 +77,12 @@ def one_by_one(calls: Iterator[Callable[[], Result]], batches: int, clock: Clock
 
 def _stride(batch_ns: int) -> int:
     for each in _STRIDES:
-        if each * batch_ns <= _APART_NS:
+        if each * batch_ns <= _MOST_BETWEEN_NS:
             return each
     return 1
 
 
-def apart(build: Callable[[], Result]) -> Result:
+def build_in_thread(build: Callable[[], Result]) -> Result:
     """Build something in a thread of its own, which has a heap of its own (glibc's arenas) that a compiler may litter.
 
     The C library looks for places among the holes of a heap in every call of an operation. Small training steps of
@@ -91,16 +92,64 @@ def apart(build: Callable[[], Result]) -> Result:
         return builder.submit(build).result()
 
 
+class MissingEntry(Exception):
+    """A private function of a framework, which an execution rests on, is gone or takes other arguments now.
+
+    The backend then runs the documented execution instead, and says so in the setting `fallback`.
+    """
+
+
+_LEAD = 1.01
+"""A private entry must be this much faster than everything documented, or it is not worth its name."""
+
+
+def fastest(rates: Sequence[float], private: Sequence[bool]) -> int:
+    """Return the index of the best of a trial; what goes through a private entry has to lead by a percent."""
+    weighed = [rate / _LEAD if hidden else rate for rate, hidden in zip(rates, private, strict=True)]
+    return weighed.index(max(weighed))
+
+
+class Totals(NamedTuple):
+    """What training came to since it was last asked: batches, the sum of their losses, and how many answers were right.
+
+    `right` is None where a graph has no class labels.
+    """
+
+    batches: int
+    loss: float
+    right: int | None
+
+
 class OperatorTime(NamedTuple):
-    """What one kind of operator took in a profile."""
+    """What one kernel or primitive took in a profile, for one set of nodes.
+
+    `names` is what the runtime calls the pieces of the graph in it; empty where it does not tell.
+    """
 
     operator: str
     calls: int
     seconds: float
+    names: tuple[str, ...] = ()
+
+
+class Profile(NamedTuple):
+    """Where the time of a pass under the runtime's profiler went."""
+
+    operators: list[OperatorTime]
+    pass_s: float
+    """Wall time of the pass, the profiler's own work included."""
+    window_s: float | None = None
+    """From the first traced call to the end of the last, where `pass_s` is the sum of calls with something between."""
+    memory: Mapping[str, Any] = {}
+    """`peak_bytes`, as `alive` what was held at the peak, as `over_time` pairs of seconds and bytes; where it tells."""
 
 
 TRACE_FILE = "trace.json"
 """What `Program.profile` calls its trace."""
+
+
+MOST_BUILT_WITH = 2
+"""Micro-batches of an update while a program is built: an update of a thousand would take hours to try."""
 
 
 class Program(ABC):
@@ -109,6 +158,8 @@ class Program(ABC):
     clock: Clock = staticmethod(time.perf_counter_ns)
     clock_name: ClassVar[str] = "perf_counter"
     learning_rate: float = 0.0
+    micro_batches: int = 1
+    """Batches whose gradients make one update; calls take multiples of them. A new number counts from `load` on."""
 
     @property
     @abstractmethod
@@ -130,7 +181,20 @@ class Program(ABC):
 
     @abstractmethod
     def run(self, batches: int) -> Timeline:
-        """Run the next batches of the ring and return when the work is finished."""
+        """Run the next batches of the ring and return when the work is finished.
+
+        In training every `micro_batches` of them make one update, and a call makes whole updates. State goes on
+        from call to call.
+        """
+
+    def whole(self, batches: int) -> int:
+        """Return the least number of batches, not below this one, that makes whole updates."""
+        return math.ceil(batches / self.micro_batches) * self.micro_batches
+
+    def check_whole(self, batches: int) -> None:
+        """Raise ValueError unless these batches make whole updates."""
+        if batches % self.micro_batches:
+            raise ValueError(f"{batches} batches in a call: expected a multiple of {self.micro_batches}, one update")
 
     def running(self) -> AbstractContextManager[Any]:
         """What many calls of `run` share, entered once around them; `run` alone works too, and pays for it."""
@@ -141,12 +205,27 @@ class Program(ABC):
         """The outputs of the last batch, under the graph's names, in the canonical layout."""
 
     @abstractmethod
-    def load(self, weights: Arrays) -> None:
-        """Set the parameters (canonical names and layout) and go back to the ring's first input."""
+    def load(self, weights: Arrays, state: Arrays | None = None) -> None:
+        """Set the parameters (canonical names and layout) and go back to the ring's first input.
+
+        `state` is that of the optimiser, as `state()` returns it; without one it is as before the first update.
+        """
 
     @abstractmethod
     def weights(self) -> Arrays:
         """The parameters as they are now."""
+
+    def state(self) -> Arrays:
+        """The optimiser's state as it is now, under the names and in the layout of `Update.state`."""
+        return {}
+
+    def totals(self) -> Totals:
+        """Return what training came to since the last `load` or `totals`."""
+        raise Unsupported("this program does not train; use --mode train on torch, tensorflow or jax")
+
+    def copy_batch(self) -> None:
+        """Bring the first batch of the host to where a step reads it, as steps of data that is not resident do."""
+        raise Unsupported("this program does not say how it copies its inputs")
 
     def accuracy(self) -> Mapping[str, Any] | None:
         """What quantising lost against the same runtime in full precision; None where nothing was quantised."""
@@ -156,12 +235,31 @@ class Program(ABC):
         """The weights that a quantised program multiplies with, norms folded in, read back from what it runs."""
         return {}
 
-    def profile(self, folder: Path, batches: int) -> list[OperatorTime]:
-        """Run some batches under the runtime's profiler; answers the time of every kind of operator.
+    def profile(self, folder: Path, batches: int) -> Profile:
+        """Run some batches under the runtime's profiler; return the time of every operator.
 
         A trace in the form of chrome://tracing appears in the folder as `TRACE_FILE`.
         """
         raise Unsupported("this runtime has no profiler that Layermark knows")
+
+    def seek(self, position: Mapping[str, Any]) -> None:
+        """Have ranks that work with this one go on reading where a checkpoint was taken; alone there are none."""
+
+    def follow(self) -> None:
+        """Do what the first of several ranks says, until it lets go; only their programs can."""
+        raise RuntimeError("this program has nobody to follow")
+
+    def pipeline(self) -> Mapping[str, Any] | None:
+        """Return when the stages of a pipeline were at work in the last passes; None for what is no pipeline."""
+        return None
+
+    def communication(self) -> Mapping[str, Any] | None:
+        """Return what it takes ranks to average their gradients; None for a program that is alone."""
+        return None
+
+    def peak_rss_bytes(self) -> int:
+        """The most memory that the process, or all ranks together, have had."""
+        return environment.peak_rss_bytes()
 
     def close(self) -> None:
         """Let go of what the program holds."""
@@ -180,8 +278,16 @@ class Backend(ABC):
     """Whether a request that names no backend includes this one."""
     executions: ClassVar[tuple[str, ...]] = ("auto",)
     """The words that `--execution` takes here."""
+    executions_name_loops: ClassVar[bool] = True
+    """Whether such a word also says how several batches in a call are run; if not, a trial chooses that besides."""
+    connects: ClassVar[bool] = False
+    """Whether its ranks can work on one thing together: `prepare` then finds their `Group` in the task."""
+    pipelines: ClassVar[bool] = False
+    """Whether it runs a network in stages, each in a process of its own."""
     quantises: ClassVar[bool] = False
     """Whether it knows `--precision int8`."""
+    widens_norms: ClassVar[bool] = False
+    """Whether it knows `--norms full`."""
     probes: ClassVar[bool] = False
     """Whether `probe` can measure the machine's ceilings."""
     probes_for_others: ClassVar[bool] = False
@@ -207,17 +313,25 @@ class Backend(ABC):
         """How many times the weights are in memory at the worst moment of building a program."""
         return 4
 
+    def half_partials(self, spec: Spec) -> bool:
+        """Whether `--partials half` sets a switch here: products of 16-bit floats are then added up in 16 bits."""
+        return False
+
     def environment(self, spec: Spec) -> Mapping[str, str]:
         """Variables of the worker's environment, set before anything is imported."""
         return {}
 
     def load(self) -> Mapping[str, str]:
-        """Import the framework and set its process-wide switches; answers the versions that matter."""
+        """Import the framework and set its process-wide switches; return the versions that matter."""
         return {}
 
     @abstractmethod
     def prepare(self, spec: Spec, task: Task) -> Program:
         """Build and compile the program, or raise `Unsupported` with the reason."""
+
+    def piece_times(self, spec: Spec, task: Task) -> list[tuple[str, float]]:
+        """Return where the pieces of a network begin and how many seconds each takes, to cut it into equal stages."""
+        raise Unsupported(f"{self.name} runs no pipelines", code="no_pipelines")
 
     def probe(self, spec: Spec) -> Probe | None:
         """What this runtime can say about the machine's ceilings, if anything."""
@@ -227,8 +341,12 @@ class Backend(ABC):
         """The arrays of a file in the framework's own form, read without running anything in it; None: no such form."""
         return None
 
-    def profiled(self, work: Callable[[], object], folder: Path) -> list[OperatorTime]:
-        """Do some work of this process under the runtime's profiler; answers the time of every kind of operator.
+    def write_onnx(self, spec: Spec, task: Task, path: Path) -> bool:
+        """Write the network of a task as an ONNX model; returns whether this runtime can."""
+        return False
+
+    def profiled(self, work: Callable[[], object], folder: Path) -> Profile:
+        """Do some work of this process under the runtime's profiler; return the time of every operator.
 
         A trace in the form of chrome://tracing appears in the folder as `TRACE_FILE`.
         """
@@ -242,7 +360,7 @@ class Backend(ABC):
 class Live:
     """Inputs that are another batch every time they are read, each valid until the next."""
 
-    def __init__(self, stream: Stream, feed: Callable[[Arrays], Iterable[Any]]) -> None:
+    def __init__(self, stream: InputStream, feed: Callable[[Arrays], Iterable[Any]]) -> None:
         self._stream, self._feed = stream, feed
 
     def __iter__(self) -> Iterator[Any]:

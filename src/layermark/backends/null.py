@@ -58,7 +58,7 @@ class NullProgram(Program):
         found = evaluate(self._task.graph, weights, wide)
         return {name: value.astype("float32") for name, value in found.items()}
 
-    def load(self, weights: Arrays) -> None:
+    def load(self, weights: Arrays, state: Arrays | None = None) -> None:
         """Set the parameters and go back to the first input."""
         self._weights, self._done = dict(weights), 0
 

@@ -10,14 +10,17 @@ from contextlib import contextmanager
 from types import ModuleType
 
 # The command `list` is a module of this package, so that word must not mean the type in this file.
-COMMANDS = ("run", "list", "describe", "doctor", "compare", "data")
+COMMANDS = (
+    *("run", "show", "report", "list", "describe", "doctor", "compare", "gate", "fleet"),
+    *("profile", "trace", "history", "export", "import", "replay", "prune", "data", "launch"),
+)
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and answer its exit status; wrong requests become one line on stderr."""
+    """Run one command and return its exit status; wrong requests become one line on stderr."""
     try:
         with _terminated_like_interrupted():
             status = _dispatch(sys.argv[1:] if argv is None else argv)
@@ -33,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def command(name: str) -> ModuleType:
     """The module of a command or action (`data bench`): `SUMMARY`, `configure(parser)` and `execute(args, argv)`."""
-    return importlib.import_module(f"{__name__}.{name.replace(' ', '.')}")
+    module = "import_" if name == "import" else name.replace(" ", ".")  # a word of Python's cannot name a module
+    return importlib.import_module(f"{__name__}.{module}")
 
 
 def actions(name: str) -> tuple[str, ...]:
@@ -105,7 +109,7 @@ def _execute(name: str, argv: Sequence[str]) -> int:
     parser = Parser(prog=f"layermark {name}", description=module.SUMMARY)
     module.configure(parser)
     try:
-        args = parse(parser, argv)
+        args = getattr(module, "parse", parse)(parser, argv)
     except SystemExit as stop:
         return int(stop.code or 0)
     return int(module.execute(args, argv))

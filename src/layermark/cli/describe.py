@@ -50,7 +50,7 @@ def describe(spec: Spec) -> dict[str, Any]:
     from layermark.workloads.base import task, workload
 
     whole = task(spec)
-    tasks = {mode: task(spec.replace(mode=mode)) for mode in workload(spec.workload).modes}
+    tasks = {mode: task(_in_mode(spec, mode)) for mode in workload(spec.workload).modes}
     return {
         "workload": spec.workload,
         "params": spec.to_json()["params"],
@@ -70,6 +70,12 @@ def describe(spec: Spec) -> dict[str, Any]:
     }
 
 
+def _in_mode(spec: Spec, mode: str) -> Spec:
+    from layermark.training.update import Update
+
+    return spec.replace(mode=mode, update=spec.update if mode == "train" else Update())
+
+
 def _stage(stage: Graph, whole: Graph) -> dict[str, Any]:
     work = [node.name for node in stage if node.name not in stage.inputs]
     return {
@@ -86,7 +92,7 @@ def _item_bytes(precision: str) -> list[int]:
     """Bytes of a computed and of a stored element: `16.32` is [2, 4]."""
     from layermark.spec import types_of
 
-    return [{"32": 4, "int8": 1}.get(part, 2) for part in types_of(precision)]
+    return [{"64": 8, "32": 4, "int8": 1}.get(part, 2) for part in types_of(precision)]
 
 
 def _node(graph: Graph, node: Node) -> dict[str, Any]:
@@ -104,7 +110,7 @@ def _node(graph: Graph, node: Node) -> dict[str, Any]:
 
 def _text(facts: dict[str, Any]) -> str:
     if not facts["nodes"]:
-        return "\n".join([*_summary(facts), "no graph: a program with a lowering of its own for every runtime"])
+        return "\n".join([*_summary(facts), "no graph: a program with an implementation of its own for every runtime"])
     lines = [*_summary(facts), "", *_table(facts["nodes"]), "", "split at: " + _names(facts["splits"])]
     return "\n".join([*lines, *_stages(facts["stages"])])
 

@@ -27,7 +27,7 @@ def configure(parser: Parser) -> None:
 
 def execute(args: Namespace, argv: Sequence[str]) -> int:
     """Print what is known, and what was measured now."""
-    from layermark.worker.environment import record
+    from layermark.environment import record
 
     facts = {"machine": record(), "runtimes": _runtimes(), "advice": []}
     if not args.quick:

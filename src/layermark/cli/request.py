@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from layermark.cli.parsing import AXES_HELP, Parser, merged_params, texts
@@ -11,6 +12,9 @@ from layermark.cli.parsing import AXES_HELP, Parser, merged_params, texts
 if TYPE_CHECKING:
     from layermark.spec import Protocol
 
+BUDGET = "LAYERMARK_BUDGET"
+"""The variable of the environment that holds the default of `--budget`."""
+BUDGET_HELP = f"wall time for the whole command, such as 90s or 5m (default: ${BUDGET})"
 STORE_HELP = "where results are kept (default: $LAYERMARK_STORE, else a file in the user's data folder)"
 
 
@@ -56,6 +60,28 @@ def read_protocol(args: Namespace, defaults: Mapping[str, str] | None = None) ->
     from layermark.spec import Protocol
 
     return Protocol(**read_record(Protocol, {**(defaults or {}), **texts(args, options_of(Protocol))}))
+
+
+def read_budget(text: str | None) -> float | None:
+    """The seconds that were typed, else those of the environment, if it has any."""
+    from layermark.options import seconds
+
+    usual = os.environ.get(BUDGET, "").strip() or None
+    found: float | None = read("--budget", seconds, text) if text is not None else read(BUDGET, seconds, usual)
+    return found
+
+
+def typed(command: str, argv: Sequence[str]) -> str:
+    """Return the line that was typed, as results keep it: without a store's password.
+
+    >>> typed("run", ["dense", "--store", "postgresql://me:secret@host/db"])
+    'layermark run dense --store postgresql://me:***@host/db'
+    """
+    import re
+    import shlex
+
+    line = shlex.join(["layermark", command, *argv])
+    return re.sub(r"(postgres(?:ql)?://[^:@/\s]*):[^@\s]*@", r"\1:***@", line)
 
 
 def read(flag: str, reader: Callable[[str], Any], text: str | None) -> Any:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from layermark.axes import complete
 from layermark.errors import Unsupported, UserError, WorkerFailed
 from layermark.launch.process import Crew, Worker, worker_environment
-from layermark.spec import PRECISIONS, Spec
+from layermark.spec import PRECISIONS as ALL_PRECISIONS
+from layermark.spec import Spec
 
 ROWS: Mapping[str, Mapping[str, Any]] = {
     "dense": {"size": 24},
@@ -38,6 +39,8 @@ EXECUTIONS: Mapping[str, str] = {
 }
 """The runtimes, each with the execution that is ready soonest."""
 MODES = ("infer", "train")
+PRECISIONS = tuple(each for each in ALL_PRECISIONS if each != "64.64")
+"""All but the one that is for proofs of equality."""
 OK = "ok"
 _TIMEOUT_S = 120.0
 _HEADER = """# What runs where
@@ -50,7 +53,7 @@ that is computed in, then the type that weights are stored in.
 """
 
 
-class Cell(NamedTuple):
+class SupportEntry(NamedTuple):
     """One place of the table."""
 
     workload: str
@@ -78,42 +81,44 @@ class Cell(NamedTuple):
 
 def main(argv: Sequence[str]) -> None:
     """Prepare every cell and write the page."""
-    Path(argv[0] if argv else "docs/support.md").write_text(page(answers(cells())), encoding="utf-8")
+    Path(argv[0] if argv else "docs/support.md").write_text(page(answers(entries())), encoding="utf-8")
 
 
-def cells() -> Iterator[Cell]:
+def entries() -> Iterator[SupportEntry]:
     """Every place of the table, runtime by runtime so that a worker serves all of its cells."""
     for backend, workload, mode, precision in product(EXECUTIONS, ROWS, MODES, PRECISIONS):
-        yield Cell(workload, mode, precision, backend)
+        yield SupportEntry(workload, mode, precision, backend)
 
 
-def answers(wanted: Iterable[Cell]) -> dict[Cell, str]:
+def answers(wanted: Iterable[SupportEntry]) -> dict[SupportEntry, str]:
     """`ok` or the reason for every cell, from a worker per runtime."""
-    found: dict[Cell, str] = {}
+    found: dict[SupportEntry, str] = {}
     with Crew() as crew:
         workers: dict[str, Worker] = {}
-        for cell in wanted:
-            found[cell] = _answer(crew, workers, cell)
+        for entry in wanted:
+            found[entry] = _answer(crew, workers, entry)
     return found
 
 
-def _answer(crew: Crew, workers: dict[str, Worker], cell: Cell) -> str:
+def _answer(crew: Crew, workers: dict[str, Worker], entry: SupportEntry) -> str:
     try:
-        spec = cell.spec
-        if cell.backend not in workers:
-            workers[cell.backend] = crew.hire(worker_environment(spec))
-        workers[cell.backend].call("prepare", _TIMEOUT_S, spec=spec.to_json())
+        spec = entry.spec
+        if entry.backend not in workers:
+            workers[entry.backend] = crew.hire(worker_environment(spec))
+        workers[entry.backend].call("prepare", _TIMEOUT_S, spec=spec.to_json())
     except (Unsupported, UserError) as reason:
         return str(reason)
     except WorkerFailed as failure:
-        del workers[cell.backend]
+        del workers[entry.backend]
         return f"fails: {failure.reason}"
     return OK
 
 
-def page(found: Mapping[Cell, str]) -> str:
+def page(found: Mapping[SupportEntry, str]) -> str:
     """The table and its reasons as Markdown."""
-    rows = {row: [found[Cell(*row, backend)] for backend in EXECUTIONS] for row in product(ROWS, MODES, PRECISIONS)}
+    rows = {
+        row: [found[SupportEntry(*row, backend)] for backend in EXECUTIONS] for row in product(ROWS, MODES, PRECISIONS)
+    }
     reasons = list(dict.fromkeys(text for shown in rows.values() for text in shown if text != OK))
     names = ["workload", "mode", "precision", *EXECUTIONS]
     lines = [_HEADER, f"| {' | '.join(names)} |", "| --- " * len(names) + "|"]
@@ -123,16 +128,18 @@ def page(found: Mapping[Cell, str]) -> str:
     return "\n".join([*lines, "", "## Reasons", "", *(f"{n}. {text}" for n, text in enumerate(reasons, 1)), ""])
 
 
-def parse(text: str) -> dict[Cell, str]:
+def parse(text: str) -> dict[SupportEntry, str]:
     """What a written page says of every cell."""
     table, _, listed = text.partition("## Reasons")
     reasons = [line.partition(". ")[2] for line in listed.splitlines() if line[:1].isdigit()]
-    found: dict[Cell, str] = {}
+    found: dict[SupportEntry, str] = {}
     for line in table.splitlines():
         words = [word.strip() for word in line.split("|")[1:-1]]
         if words and words[0] in ROWS:
             for backend, mark in zip(EXECUTIONS, words[3:], strict=True):
-                found[Cell(words[0], words[1], words[2], backend)] = mark if mark == OK else reasons[int(mark) - 1]
+                found[SupportEntry(words[0], words[1], words[2], backend)] = (
+                    mark if mark == OK else reasons[int(mark) - 1]
+                )
     return found
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from layermark.data.base import Array, BadData, Place, Source, Trouble
+from layermark.data.cache import cache_for
+from layermark.data.files import file_facts
 from layermark.data.loader import Batch, Loader, loader
 from layermark.data.opening import default_folder, open_source
-from layermark.data.order import Order
+from layermark.data.order import ALL, Order, Position, Shard
 from layermark.data.pipeline import Pipeline, Tally
 from layermark.data.preprocess import Preprocess
 from layermark.errors import UserError
@@ -21,6 +24,7 @@ from layermark.graph import Graph
 from layermark.laws import Integers, Uniform
 from layermark.ops import Input, Normalise
 from layermark.spec import Loading, Spec
+from layermark.training.mixing import MIXED
 
 _MOST_WORKERS = 32
 
@@ -37,10 +41,24 @@ def worker_count(loading: Loading) -> int:
     return min(_MOST_WORKERS, len(os.sched_getaffinity(0))) if loading.loader_workers < 0 else loading.loader_workers
 
 
-def pipeline_of(source: Source, loading: Loading, preprocess: Preprocess, seed: int = 0) -> Pipeline:
-    """What fills rows of a batch."""
-    order = Order(len(source), shuffle=loading.shuffle, seed=seed)
-    return Pipeline(source, order, preprocess, skip_bad=loading.skip_bad, cache=loading.data_cache)
+def used(source: Source, percentage: int) -> int:
+    """Return how many samples this part of a set has."""
+    return max(1, len(source) * percentage // 100)
+
+
+def pipeline_of(
+    source: Source, loading: Loading, preprocess: Preprocess, seed: int = 0, *, percentage: int = 100
+) -> Pipeline:
+    """Return what fills rows of a batch; with `percentage` only so many of the samples are used."""
+    order = Order(used(source, percentage), shuffle=loading.shuffle, seed=seed, of=len(source))
+    cache = cache_for(source, loading.data_cache)
+    return Pipeline(source, order, preprocess, skip_bad=loading.skip_bad, cache=cache)
+
+
+def started(pipeline: Pipeline, batch_size: int, loading: Loading, *, shard: Shard = ALL, start: int = 0) -> Loader:
+    """Return a loader at work, with the processes that the options ask for."""
+    ahead = {"workers": worker_count(loading), "prefetch": loading.prefetch, "chunk": loading.loader_chunk}
+    return loader(pipeline, batch_size, shard, start=start, **ahead)
 
 
 def picture_input(graph: Graph) -> str:
@@ -55,24 +73,39 @@ def fingerprint(source: Source) -> str:
     """A short name of the files behind a source, as they are now."""
     digest = hashlib.sha256()
     for path in source.files:
-        facts = path.stat()
+        facts = file_facts(path)
         digest.update(f"{path} {facts.st_size} {facts.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:16]
 
 
 class Pictures:
-    """The stream of batches that a graph is fed with: pictures and labels from files, all else from its laws."""
+    """The stream of batches that a graph is fed with: pictures and labels from files, all else from its laws.
 
-    def __init__(self, graph: Graph, spec: Spec, drawn: Callable[[int], dict[str, Array]]) -> None:
+    Of several ranks, each takes its shard. `percentage` is the part of the set that is used.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        spec: Spec,
+        drawn: Callable[[int, Sequence[str]], dict[str, Array]],
+        *,
+        shard: Shard = ALL,
+        percentage: int = 100,
+        mixed: Callable[[dict[str, Array], int], dict[str, Array]] | None = None,
+    ) -> None:
+        self._mixed = mixed or (lambda fed, index: fed)
         self._graph, self._loading, self._seed, self._drawn = graph, spec.loading, spec.seed, drawn
+        self._shard, self._percentage = shard, percentage
         self._ring, self._name = spec.ring, picture_input(graph)
         self._labels = _label_inputs(graph)
         self._source, self._trouble, self._folder = opened(spec.loading)
         if not self._source.labelled and self._labels:
             self._source.classes = min(self._labels.values())
+        self._samples = used(self._source, percentage)
         self._rest: dict[int, dict[str, Array]] = {}
         self._loader: Loader | None = None
-        self._next = 0
+        self._from = 0
         self._handed: list[int] | None = None
         self.labels: Array = np.zeros(0, "int32")
 
@@ -96,45 +129,53 @@ class Pictures:
         )
 
     def batch(self, index: int) -> dict[str, Array]:
-        """The batch of this number, loaded here and now."""
-        pipeline = pipeline_of(self._source, self._loading, self.preprocess("NCHW"), self._seed)
+        """This rank's batch of this number, loaded here and now."""
+        pipeline = self._pipeline("NCHW", replace(self._loading, data_cache=0.0))
         pictures, labels = pipeline.preprocess.empty(self.batch_size), np.zeros(self.batch_size, "int32")
-        pipeline.fill(pictures, labels, index * self.batch_size, Tally())
-        return self._complete(Batch(pictures, labels), index)
+        position = self._shard.position(index, self.batch_size)
+        pipeline.fill(pictures, labels, position, Tally())
+        return self._complete(Batch(pictures, labels), position // self.batch_size)
 
     def start(self, layout: str) -> None:
         """Begin to load ahead; copies of a program read one stream in turns."""
         if self._loader is not None:
             return
-        pipeline = pipeline_of(self._source, self._loading, self.preprocess(layout), self._seed)
-        self._loader = loader(
-            pipeline,
-            self.batch_size,
-            workers=worker_count(self._loading),
-            prefetch=self._loading.prefetch,
-            chunk=self._loading.loader_chunk,
-        )
+        pipeline = self._pipeline(layout, self._loading)
+        self._loader = started(pipeline, self.batch_size, self._loading, shard=self._shard, start=self._from)
 
     def take(self) -> dict[str, Array]:
         """The next batch."""
         assert self._loader is not None, "the stream was not started"
-        self._next += 1
+        position = self._loader.position + self._shard.position(0, self.batch_size)
         loaded = next(self._loader)
         self.labels = loaded.labels
         if self._handed is not None:
             self._handed.append(time.perf_counter_ns())
-        return self._complete(loaded, self._next - 1)
+        return self._complete(loaded, position // self.batch_size)
 
     def watch(self) -> list[int]:
         """A new list that grows by the moment at which each batch is handed over."""
         self._handed = []
         return self._handed
 
+    @property
+    def position(self) -> Position:
+        """Where the stream is: what to `seek` to go on from here, in this process or another."""
+        taken = self._from if self._loader is None else self._loader.position
+        return Position(pictures=taken, samples=self._samples, seed=self._seed)
+
+    def seek(self, position: Position) -> None:
+        """Go on from a position; raise `UserError` if it is that of another stream."""
+        self._go(position.check(samples=self._samples, seed=self._seed))
+
     def rewind(self) -> None:
         """Go back to the first batch."""
-        self._next = 0
+        self._go(0)
+
+    def _go(self, pictures: int) -> None:
+        self._from = pictures
         if self._loader is not None:
-            self._loader.restart()
+            self._loader.seek(pictures)
 
     def counters(self) -> Mapping[str, float]:
         """What loading has taken so far; samples that were bad already on opening count as well."""
@@ -146,18 +187,29 @@ class Pictures:
         if self._loader is not None:
             self._loader.close()
 
+    def _pipeline(self, layout: str, loading: Loading) -> Pipeline:
+        return pipeline_of(self._source, loading, self.preprocess(layout), self._seed, percentage=self._percentage)
+
     def _complete(self, loaded: Batch, index: int) -> dict[str, Array]:
-        """All inputs of the graph: labels go where class numbers are expected."""
+        """All inputs of the graph: labels go where class numbers are expected.
+
+        The number is that in the stream of all ranks: masks and mixing must not depend on how many there are.
+        """
         for name, classes in self._labels.items():
             if loaded.labels.max() >= classes:
                 reason = f"wrong label {loaded.labels.max()}: input {name} of the network takes 0 to {classes - 1}"
                 raise BadData(self._folder, reason)
+        fed = {self._name: loaded.pictures, **dict.fromkeys(self._labels, loaded.labels)}
+        return self._mixed({**fed, **self._others(set(fed), index)}, index)
+
+    def _others(self, known: set[str], index: int) -> dict[str, Array]:
+        """What is drawn: masks anew for every batch, all else with the ring."""
+        rest = [name for name in self._graph.inputs if name not in known | MIXED]
+        masks = [name for name in rest if self._graph.inputs[name].role == "mask"]
         place = index % self._ring
         if place not in self._rest:
-            known = {self._name, *self._labels}
-            drawn = self._drawn(place) if known != set(self._graph.inputs) else {}
-            self._rest[place] = {name: each for name, each in drawn.items() if name not in known}
-        return {self._name: loaded.pictures, **dict.fromkeys(self._labels, loaded.labels), **self._rest[place]}
+            self._rest[place] = self._drawn(place, [name for name in rest if name not in masks])
+        return {**self._rest[place], **self._drawn(index, masks)}
 
 
 def host_normalisation(graph: Graph, name: str, asked: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from layermark.data.base import Array, BadData
+from layermark.data.order import ALL, Shard
 from layermark.data.pipeline import Pipeline, Tally
 from layermark.errors import WorkerFailed
 
@@ -35,13 +36,17 @@ class Batch(NamedTuple):
 
 
 class Loader(ABC):
-    """An endless stream of batches. `restart` goes back to the first."""
+    """An endless stream of batches: those that fall to one rank, from any position on.
 
-    def __init__(self, pipeline: Pipeline, batch_size: int) -> None:
-        self.pipeline, self.batch_size = pipeline, batch_size
+    Positions count the pictures of all ranks, so that one rank can go on where another left off.
+    """
+
+    def __init__(self, pipeline: Pipeline, batch_size: int, shard: Shard, start: int) -> None:
+        self.pipeline, self.batch_size, self.shard = pipeline, batch_size, shard
         self.tally = Tally()
         self.wait_ns = 0
         self.batches = 0
+        self._origin, self._taken = start, 0
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -51,7 +56,19 @@ class Loader(ABC):
         batch = self._take()
         self.wait_ns += time.perf_counter_ns() - began
         self.batches += 1
+        self._taken += 1
         return batch
+
+    @property
+    def position(self) -> int:
+        """The pictures that all ranks have taken, if each has taken as many batches as this one."""
+        return self._origin + self._taken * self.shard.ranks * self.batch_size
+
+    def seek(self, position: int) -> None:
+        """Go on from here, forwards or backwards; what was made ahead is thrown away if it is not wanted."""
+        if position != self.position:
+            self._origin, self._taken = position, 0
+            self._begin_again()
 
     def counters(self) -> dict[str, float]:
         """Sums since the beginning: seconds of every stage and of waiting, batches, pictures, bad samples."""
@@ -66,14 +83,19 @@ class Loader(ABC):
             "bad": float(len(tally.bad)),
         }
 
+    def _first(self, number: int) -> int:
+        """The position of the first picture of a batch, counted from the origin."""
+        return self._origin + self.shard.position(number, self.batch_size)
+
     @abstractmethod
     def _take(self) -> Batch:
         """The next batch."""
 
     @abstractmethod
-    def restart(self) -> None:
-        """Go back to the first batch."""
+    def _begin_again(self) -> None:
+        """Forget what was made ahead and begin at the origin."""
 
+    @abstractmethod
     def close(self) -> None:
         """End the processes."""
 
@@ -81,33 +103,33 @@ class Loader(ABC):
 class Inline(Loader):
     """Makes every batch when it is asked for, in the same process."""
 
-    def __init__(self, pipeline: Pipeline, batch_size: int) -> None:
-        super().__init__(pipeline, batch_size)
+    def __init__(self, pipeline: Pipeline, batch_size: int, shard: Shard = ALL, *, start: int = 0) -> None:
+        super().__init__(pipeline, batch_size, shard, start)
         self._batch = Batch(pipeline.preprocess.empty(batch_size), np.zeros(batch_size, "int32"))
-        self._next = 0
 
     def _take(self) -> Batch:
-        self.pipeline.fill(*self._batch, self._next * self.batch_size, self.tally)
-        self._next += 1
+        self.pipeline.fill(*self._batch, self._first(self._taken), self.tally)
         return self._batch
 
-    def restart(self) -> None:
-        """Go back to the first batch."""
-        self._next = 0
+    def _begin_again(self) -> None:
+        """Nothing was made ahead."""
+
+    def close(self) -> None:
+        """There are no processes to end."""
 
 
 class _Chunk(NamedTuple):
-    """Rows of a slot for a process to fill; those of an older generation are no longer wanted."""
+    """Rows of a buffer for a process to fill; those of an older generation are no longer wanted."""
 
     generation: int
-    slot: int
+    buffer: int
     row: int
     rows: int
     position: int
 
 
 @dataclass
-class _Slot:
+class _Buffer:
     """Memory for one batch, and how many of its chunks are still being made."""
 
     batch: Batch
@@ -116,16 +138,26 @@ class _Slot:
 
 
 class Ahead(Loader):
-    """Processes fill slots of shared memory in order; each batch is split so that all of them work on it."""
+    """Processes fill buffers of shared memory in order; each batch is split so that all of them work on it."""
 
-    def __init__(self, pipeline: Pipeline, batch_size: int, *, workers: int, prefetch: int = 0, chunk: int = 0) -> None:
-        super().__init__(pipeline, batch_size)
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        batch_size: int,
+        shard: Shard = ALL,
+        *,
+        workers: int,
+        prefetch: int = 0,
+        chunk: int = 0,
+        start: int = 0,
+    ) -> None:
+        super().__init__(pipeline, batch_size, shard, start)
         share = min(_LARGEST_CHUNK, math.ceil(batch_size / workers))
         self._chunk = min(batch_size, chunk or share)
         ahead = prefetch or max(2, math.ceil(2 * workers / batch_size))
         memory, size = pipeline.preprocess.batch_bytes(batch_size), batch_size * 4
         self._memory = [(_CONTEXT.RawArray("B", memory), _CONTEXT.RawArray("B", size)) for _ in range(ahead + 1)]
-        self._slots = [_Slot(_view(pipeline, batch_size, each)) for each in self._memory]
+        self._buffers = [_Buffer(_view(pipeline, batch_size, each)) for each in self._memory]
         self._generation = _CONTEXT.RawValue("L", 0)
         self._lines, self._processes = self._hire(workers)
         self._begin()
@@ -146,21 +178,19 @@ class Ahead(Loader):
         return lines, processes
 
     def _begin(self) -> None:
-        self._sent = self._given = 0
-        for _ in self._slots[:-1]:
+        self._sent = 0
+        for _ in self._buffers[:-1]:
             self._send()
 
     def _send(self) -> None:
         """Order the next batch, chunk by chunk."""
         number = self._sent
-        slot = self._slots[number % len(self._slots)]
+        buffer = self._buffers[number % len(self._buffers)]
         rows = range(0, self.batch_size, self._chunk)
-        slot.missing, slot.problem = len(rows), None
+        buffer.missing, buffer.problem = len(rows), None
         for row in rows:
             count = min(self._chunk, self.batch_size - row)
-            chunk = _Chunk(
-                self._generation.value, number % len(self._slots), row, count, number * self.batch_size + row
-            )
+            chunk = _Chunk(self._generation.value, number % len(self._buffers), row, count, self._first(number) + row)
             try:
                 self._tasks.send(_CHUNK.pack(*chunk))
             except (BrokenPipeError, ConnectionResetError):  # nobody is left to take it
@@ -168,20 +198,17 @@ class Ahead(Loader):
         self._sent += 1
 
     def _take(self) -> Batch:
-        self._send()  # the slot that was taken last is free again
-        slot = self._slots[self._given % len(self._slots)]
-        self._until(lambda: not slot.missing)
-        if slot.problem is not None:
-            raise slot.problem
-        self._given += 1
-        return slot.batch
+        if self._sent < self._taken + len(self._buffers):  # not after a bad batch, which is still to be taken
+            self._send()  # the slot that was taken last is free again
+        buffer = self._buffers[self._taken % len(self._buffers)]
+        self._until(lambda: not buffer.missing)
+        if buffer.problem is not None:
+            raise buffer.problem
+        return buffer.batch
 
-    def restart(self) -> None:
-        """Go back to the first batch; what was made ahead is thrown away."""
-        if self._given == 0:
-            return
+    def _begin_again(self) -> None:
         self._generation.value += 1
-        self._until(lambda: not any(slot.missing for slot in self._slots))
+        self._until(lambda: not any(buffer.missing for buffer in self._buffers))
         self._begin()
 
     def _until(self, done: Callable[[], bool]) -> None:
@@ -191,12 +218,12 @@ class Ahead(Loader):
 
     def _receive(self, line: Any) -> None:
         try:
-            slot, tally, problem = line.recv()
+            buffer, tally, problem = line.recv()
         except EOFError:
             raise WorkerFailed(self._death(line)) from None
         self.tally.add(tally)
-        self._slots[slot].missing -= 1
-        self._slots[slot].problem = self._slots[slot].problem or problem
+        self._buffers[buffer].missing -= 1
+        self._buffers[buffer].problem = self._buffers[buffer].problem or problem
 
     def _death(self, line: Any) -> str:
         process = self._processes[self._lines.index(line)]
@@ -215,11 +242,21 @@ class Ahead(Loader):
             process.join(_GRACE_S)
 
 
-def loader(pipeline: Pipeline, batch_size: int, *, workers: int, prefetch: int = 0, chunk: int = 0) -> Loader:
-    """A loader with so many processes; with none, batches are made when they are asked for."""
+def loader(
+    pipeline: Pipeline,
+    batch_size: int,
+    shard: Shard = ALL,
+    /,
+    *,
+    workers: int,
+    prefetch: int = 0,
+    chunk: int = 0,
+    start: int = 0,
+) -> Loader:
+    """Return a loader with so many processes; with none, batches are made when they are asked for."""
     if workers == 0:
-        return Inline(pipeline, batch_size)
-    return Ahead(pipeline, batch_size, workers=workers, prefetch=prefetch, chunk=chunk)
+        return Inline(pipeline, batch_size, shard, start=start)
+    return Ahead(pipeline, batch_size, shard, workers=workers, prefetch=prefetch, chunk=chunk, start=start)
 
 
 def _view(pipeline: Pipeline, batch_size: int, memory: tuple[Any, Any]) -> Batch:
@@ -232,13 +269,13 @@ def _serve(
 ) -> None:
     """The life of a loader process: it ends with the socket that tasks come from."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    slots = [_view(pipeline, batch_size, each) for each in memory]
+    buffers = [_view(pipeline, batch_size, each) for each in memory]
     while task := tasks.recv(_CHUNK.size):
         chunk = _Chunk(*_CHUNK.unpack(task))
         tally, problem = Tally(), None
         if chunk.generation == generation.value:
-            problem = _fill(pipeline, slots[chunk.slot], chunk, tally)
-        line.send((chunk.slot, tally, problem))
+            problem = _fill(pipeline, buffers[chunk.buffer], chunk, tally)
+        line.send((chunk.buffer, tally, problem))
 
 
 def _fill(pipeline: Pipeline, batch: Batch, chunk: _Chunk, tally: Tally) -> BadData | None:

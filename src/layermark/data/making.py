@@ -1,8 +1,9 @@
-"""ImageNet-shaped data sets of any size, made from a few pictures: for tests, trials and measuring loaders."""
+"""ImageNet-shaped data sets of any size, made from a few pictures: for tests, first steps and measuring loaders."""
 
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import math
 import tarfile
@@ -10,20 +11,28 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from layermark.data import example
-from layermark.data.base import Array
+from layermark.data.base import Array, Box
 from layermark.data.decode import encode
+from layermark.data.files import made_folder, written
+from layermark.data.patterns import marked
 from layermark.data.preprocess import resized, sample_box
 from layermark.data.records import write_records
+from layermark.data.sources.raw import BOXES
 from layermark.data.sources.webdataset import METADATA
 from layermark.errors import UserError
-from layermark.laws import stream
+from layermark.laws import random_generator
 from layermark.options import integer, option
-from layermark.spec import SPLITS
+from layermark.spec import DATA_SPLITS
 
 # Sizes that are common in ImageNet, as (height, width).
 SIZES = ((375, 500), (333, 500), (500, 375), (500, 333), (500, 500), (400, 500))
-_BOX = (0.2, 0.2, 0.8, 0.8)
+_BOXES = (0, 1, 1, 1, 2)
+"""How many boxes a picture may have: in ImageNet, some have none and some several."""
+_BOX_SIDES = (0.3, 0.8)
+"""The least and the largest side of a box, as a share of the picture's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +41,13 @@ class Recipe:
 
     count: int = option(1024, parse=integer(1), axis=False, help="pictures")
     format: str = option("tfrecord", choices=("tfrecord", "webdataset", "raw"), axis=False, help="form of the data set")
-    split: str = option("validation", choices=SPLITS, axis=False, help="which split they are")
+    split: str = option("validation", choices=DATA_SPLITS, axis=False, help="which split they are")
+    content: str = option(
+        "photographs",
+        choices=("photographs", "classes"),
+        axis=False,
+        help="random parts of photographs, whatever their label; or with an object of the class, to learn from",
+    )
     files: int = option(0, parse=integer(1), axis=False, help="files to spread them over (default: 128 pictures each)")
     classes: int = option(1000, parse=integer(1), axis=False, help="labels go round among so many classes")
     quality: int = option(95, parse=integer(1), axis=False, help="of the JPEGs")
@@ -52,6 +67,7 @@ class Made:
     data: bytes
     height: int
     width: int
+    boxes: Sequence[Box]
 
     @property
     def stem(self) -> str:
@@ -60,8 +76,11 @@ class Made:
 
 
 def make(folder: Path, recipe: Recipe, photographs: Sequence[Array], step: Callable[[], None] = lambda: None) -> int:
-    """Write a data set into a folder; answers how many bytes its pictures have. `step` is called for each."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write a data set into a folder and return how many bytes its pictures have. `step` is called for each.
+
+    Raise `UserError` if the folder holds other files of the split, which would become part of the set, or is full.
+    """
+    made_folder(folder)
     total = 0
 
     def counted() -> Iterator[Made]:
@@ -78,12 +97,28 @@ def make(folder: Path, recipe: Recipe, photographs: Sequence[Array], step: Calla
 
 def _made(number: int, recipe: Recipe, photographs: Sequence[Array]) -> Made:
     """A random part of one of the pictures, at a size that is common, maybe flipped."""
-    rng = stream(recipe.seed, "made", number)
+    rng, label = random_generator(recipe.seed, "made", number), number % recipe.classes
     picture = photographs[number % len(photographs)]
     height, width = SIZES[int(rng.integers(len(SIZES)))]
     part = resized(picture, (height, width), sample_box(picture.shape[:2], (), rng))
     pixels = part[:, ::-1] if rng.random() < 0.5 else part
-    return Made(number, number % recipe.classes, encode(pixels, recipe.quality), height, width)
+    boxes = _boxes(recipe, number)
+    if recipe.content == "classes":
+        pixels = marked(pixels, label, boxes[0], rng)
+    return Made(number, label, encode(pixels, recipe.quality), height, width, boxes)
+
+
+def _boxes(recipe: Recipe, number: int) -> list[Box]:
+    """Where the objects of a picture are said to be; one that shows its class has one."""
+    rng = random_generator(recipe.seed, "boxes", number)
+    count = 1 if recipe.content == "classes" else int(rng.choice(_BOXES))
+    return [_box(rng) for _ in range(count)]
+
+
+def _box(rng: np.random.Generator) -> Box:
+    (width, height), (across, down) = rng.uniform(*_BOX_SIDES, 2), rng.random(2)
+    left, top = across * (1 - width), down * (1 - height)
+    return float(left), float(top), float(left + width), float(top + height)
 
 
 def _files(recipe: Recipe, most: int) -> tuple[int, int]:
@@ -94,17 +129,25 @@ def _files(recipe: Recipe, most: int) -> tuple[int, int]:
 
 def _write_tfrecords(folder: Path, recipe: Recipe, pictures: Iterator[Made]) -> None:
     files, each = _files(recipe, 128)
-    left = recipe.count
-    for number in range(files):
-        path = folder / f"{recipe.split}-{number:05d}-of-{files:05d}"
-        count = min(each, left)
-        left -= write_records(path, (_example(next(pictures)) for _ in range(count)))
+    paths = [folder / f"{recipe.split}-{number:05d}-of-{files:05d}" for number in range(files)]
+    _refuse_others(folder, f"{recipe.split}-[0-9]*-of-[0-9]*", paths)
+    for path in paths:
+        write_records(path, map(_example, itertools.islice(pictures, each)))
+
+
+def _refuse_others(folder: Path, pattern: str, paths: Sequence[Path]) -> None:
+    others = sorted({*folder.glob(pattern)} - {*paths})
+    if others:
+        raise UserError(f"{folder}: {others[0].name} is there already and would be mixed in; give an empty folder")
 
 
 def _example(made: Made) -> bytes:
-    left, top, right, bottom = _BOX
+    sides = (
+        dict(zip(("xmin", "ymin", "xmax", "ymax"), zip(*made.boxes, strict=True), strict=True)) if made.boxes else {}
+    )
     return example.encode(
         {
+            **{f"image/object/bbox/{name}": values for name, values in sides.items()},
             "image/encoded": [made.data],
             "image/format": [b"JPEG"],
             "image/colorspace": [b"RGB"],
@@ -115,28 +158,24 @@ def _example(made: Made) -> bytes:
             "image/class/label": [made.label + 1],
             "image/class/synset": [f"n{made.label:08d}".encode()],
             "image/class/text": [f"class {made.label}".encode()],
-            "image/object/bbox/xmin": [left],
-            "image/object/bbox/ymin": [top],
-            "image/object/bbox/xmax": [right],
-            "image/object/bbox/ymax": [bottom],
-            "image/object/bbox/label": [made.label + 1],
+            "image/object/bbox/label": [made.label + 1] * len(made.boxes),
         }
     )
 
 
 def _write_webdataset(folder: Path, recipe: Recipe, pictures: Iterator[Made]) -> None:
     files, each = _files(recipe, 1024)
-    left = recipe.count
-    for number in range(files):
-        count = min(each, left)
-        left -= count
-        with tarfile.open(folder / f"{recipe.split}-{number:06d}.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
-            for _ in range(count):
-                _add_sample(archive, next(pictures))
-    facts = {f"{split}_length": recipe.count if split == recipe.split else 0 for split in SPLITS}
+    paths = [folder / f"{recipe.split}-{number:06d}.tar" for number in range(files)]
+    _refuse_others(folder, f"{recipe.split}-[0-9]*.tar", paths)
+    for path in paths:
+        with written(path) as file, tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+            for made in itertools.islice(pictures, each):
+                _add_sample(archive, made)
+    facts = {f"{split}_length": recipe.count if split == recipe.split else 0 for split in DATA_SPLITS}
     facts |= _known(folder / METADATA, recipe.split)
     rest = {"format": "img", "shuffle": False, "seed": recipe.seed, "image_quality": recipe.quality}
-    (folder / METADATA).write_text(json.dumps(facts | rest, indent=2) + "\n", encoding="utf-8")
+    with written(folder / METADATA) as file:
+        file.write((json.dumps(facts | rest, indent=2) + "\n").encode())
 
 
 def _known(path: Path, split: str) -> dict[str, int]:
@@ -144,11 +183,11 @@ def _known(path: Path, split: str) -> dict[str, int]:
     if not path.is_file():
         return {}
     found = json.loads(path.read_text())
-    return {f"{other}_length": found.get(f"{other}_length", 0) for other in SPLITS if other != split}
+    return {f"{other}_length": found.get(f"{other}_length", 0) for other in DATA_SPLITS if other != split}
 
 
 def _add_sample(archive: tarfile.TarFile, made: Made) -> None:
-    facts = json.dumps({"bbox": list(_BOX)}).encode()
+    facts = json.dumps({"bbox": list(map(list, made.boxes))}).encode()
     for kind, data in (("jpg", made.data), ("cls", str(made.label).encode()), ("json", facts)):
         member = tarfile.TarInfo(f"{made.number:08d}.{kind}")
         member.size = len(data)
@@ -156,10 +195,16 @@ def _add_sample(archive: tarfile.TarFile, made: Made) -> None:
 
 
 def _write_raw(folder: Path, recipe: Recipe, pictures: Iterator[Made]) -> None:
+    """Class folders; the table of boxes is that of the training set, the only one that uses them."""
+    rows = []
     for made in pictures:
-        place = folder / recipe.split / f"n{made.label:08d}"
-        place.mkdir(parents=True, exist_ok=True)
-        (place / f"{made.stem}.JPEG").write_bytes(made.data)
+        place = made_folder(folder / recipe.split / f"n{made.label:08d}")
+        with written(place / f"{made.stem}.JPEG") as file:
+            file.write(made.data)
+        rows += [",".join(map(str, (f"{made.stem}.JPEG", *box))) for box in made.boxes]
+    if recipe.split == "train":
+        with written(folder / BOXES) as file:
+            file.write("".join(f"{row}\n" for row in rows).encode())
 
 
 _WRITERS: dict[str, Callable[[Path, Recipe, Iterator[Made]], None]] = {

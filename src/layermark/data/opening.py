@@ -7,11 +7,12 @@ from pathlib import Path
 
 from layermark import registry
 from layermark.data.base import Place, Source
-from layermark.errors import UserError
+from layermark.errors import UserError, unknown
 
 AUTO = "auto"
-NESTED = ("imagenet-data", "cifar-10-batches-bin", "cifar-100-binary")
-"""Folders that a data set may lie in, anywhere below the one that was named."""
+DATASETS = {"imagenet": "imagenet-data", "cifar-10": "cifar-10-batches-bin", "cifar-100": "cifar-100-binary"}
+"""Well-known sets, and the folder that each may lie in, anywhere below the one that was named."""
+NESTED = tuple(DATASETS.values())
 VARIABLES = ("DATASETS_DIR", "DATA_DIR")
 HERE = ("images", "data/images", "../data/images")
 
@@ -31,6 +32,18 @@ def open_source(name: str, place: Place) -> Source:
         f"{place.folder}: no pictures and no data set of split {place.split} found here; "
         f"layermark data images {place.folder} puts sample pictures there"
     )
+
+
+def dataset_folder(folder: Path, dataset: str) -> Path:
+    """Return where a set of `DATASETS` lies: in its well-known folder below this one, else in this one itself.
+
+    A folder may hold several sets; `open_source` with `auto` would take the first.
+    """
+    if dataset not in DATASETS:
+        raise unknown("data set", dataset, DATASETS)
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; give the folder that holds the data with --data-dir")
+    return next((path for path in sorted(folder.rglob(DATASETS[dataset])) if path.is_dir()), folder)
 
 
 def kind(name: str) -> type[Source]:

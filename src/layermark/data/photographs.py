@@ -12,6 +12,7 @@ import numpy as np
 
 from layermark.data.base import INSTALL, Array, needed
 from layermark.data.decode import encode
+from layermark.data.files import made_folder, written
 from layermark.errors import UserError
 
 ORIGINS_FILE = "ORIGINS.txt"
@@ -67,15 +68,16 @@ def photographs() -> Iterator[tuple[Photograph, Array]]:
 
 
 def write_photographs(folder: Path) -> list[Path]:
-    """Write them as JPEGs, with a file that says where they come from; answers the pictures written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    """Write them as JPEGs, with a file that says where they come from; return the pictures written."""
+    made_folder(folder)
+    paths = []
     for each, pixels in photographs():
-        path = folder / f"{each.name}.jpg"
-        path.write_bytes(encode(pixels, QUALITY))
-        written.append(path)
-    (folder / ORIGINS_FILE).write_text(origins(), encoding="utf-8")
-    return written
+        paths.append(folder / f"{each.name}.jpg")
+        with written(paths[-1]) as file:
+            file.write(encode(pixels, QUALITY))
+    with written(folder / ORIGINS_FILE) as file:
+        file.write(origins().encode())
+    return paths
 
 
 def origins() -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from layermark.data.base import Array, BadData, Sample, Source
+from layermark.data.cache import Cache
 from layermark.data.order import Order
 from layermark.data.preprocess import Preprocess
 
@@ -39,15 +39,14 @@ class Pipeline:
     """Turns positions of the stream into rows of a batch.
 
     With `skip_bad` a bad sample is replaced by the next good one, so that batches stay whole and are the same
-    whichever process makes them. `cache` is the share of the samples whose bytes are kept in memory.
+    whichever process makes them. Samples that were read are kept in `cache`, if there is one.
     """
 
     source: Source
     order: Order
     preprocess: Preprocess
     skip_bad: bool = False
-    cache: float = 0.0
-    _kept: OrderedDict[int, Sample] = field(default_factory=OrderedDict)
+    cache: Cache | None = None
 
     def fill(self, pictures: Array, labels: Array, first: int, tally: Tally) -> None:
         """Fill these rows with the samples from position `first` on."""
@@ -82,9 +81,10 @@ class Pipeline:
         return sample.label
 
     def _read(self, index: int) -> Sample:
-        if index in self._kept:
-            return self._kept[index]
-        sample = self.source.read(index)
-        if index < self.cache * len(self.source):
-            self._kept[index] = sample
+        if self.cache is None:
+            return self.source.read(index)
+        sample = self.cache.get(index)
+        if sample is None:
+            sample = self.source.read(index)
+            self.cache.put(index, sample)
         return sample

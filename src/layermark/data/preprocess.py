@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from layermark.data.base import Array, Box, Sample, needed
-from layermark.laws import stream
+from layermark.laws import random_generator
 from layermark.ops.pointwise import IMAGENET_DEVIATION, IMAGENET_MEAN, IMAGENET_MEAN_255
 
 _MARGIN = 256 / 224
@@ -51,9 +51,7 @@ class Preprocess:
         """Bring a picture into shape and write it to `out`, `[channels, height, width]`."""
         shaped = self._shaped(picture, sample, position).transpose(2, 0, 1)
         colours = out[: shaped.shape[0]]
-        if self.whole and self.normalise == "full":
-            colours[...] = standardised(shaped)
-        elif self.normalise == "none":
+        if self.normalise == "none" or self._standardises:
             colours[...] = shaped
         elif out.dtype == np.float32:
             np.multiply(shaped, self._factor, out=colours)
@@ -61,28 +59,33 @@ class Preprocess:
         else:
             colours[...] = shaped * self._factor + self._addend
 
+    @property
+    def _standardises(self) -> bool:
+        return self.whole and self.normalise == "full"
+
     def _shaped(self, picture: Array, sample: Sample, position: int) -> Array:
+        if self.whole:
+            return self._small(picture, position)
         if sample.shaped and picture.shape[:2] == self.size:
             return picture
         if self.augment:
-            rng = stream(self.seed, "augment", position)
-            return self._jittered(picture, rng) if self.whole else self._sampled(picture, sample.boxes, rng)
-        if not self.whole:
-            return resized(picture, self.size, centre_box(picture.shape[:2], self.size))
-        return picture if picture.shape[:2] == self.size else resized(picture, self.size)
+            return self._sampled(picture, sample.boxes, self._random(position))
+        return resized(picture, self.size, centre_box(picture.shape[:2], self.size))
+
+    def _random(self, position: int) -> np.random.Generator:
+        """What is random about a picture: it depends on the seed and the place in the stream, on no process."""
+        return random_generator(self.seed, "augment", position)
 
     def _sampled(self, picture: Array, boxes: Sequence[Box], rng: np.random.Generator) -> Array:
         """A random part around an object, brought to size without keeping its aspect, and flipped half of the time."""
         made = resized(picture, self.size, sample_box(picture.shape[:2], boxes, rng))
         return made[:, ::-1] if rng.random() < 0.5 else made
 
-    def _jittered(self, picture: Array, rng: np.random.Generator) -> Array:
-        """Flipped half of the time, padded, and cut at a random place."""
-        height, width = self.size
+    def _small(self, picture: Array, position: int) -> Array:
+        """A whole picture; standardised before it is padded, so that the padding is the mean of the picture."""
         made = picture if picture.shape[:2] == self.size else resized(picture, self.size)
-        made = made[:, ::-1] if rng.random() < 0.5 else made
-        top, left = rng.integers(0, 2 * _PAD + 1, 2)
-        return np.pad(made, ((_PAD, _PAD), (_PAD, _PAD), (0, 0)))[top : top + height, left : left + width]
+        made = standardised(made) if self._standardises else made
+        return jittered(made, self._random(position)) if self.augment else made
 
     @cached_property
     def _factor(self) -> Array:
@@ -152,6 +155,14 @@ def covered(box: Box, part: Box) -> float:
     down = min(box[3], part[3]) - max(box[1], part[1])
     area = (box[2] - box[0]) * (box[3] - box[1])
     return max(across, 0.0) * max(down, 0.0) / area if area > 0 else 0.0
+
+
+def jittered(picture: Array, rng: np.random.Generator) -> Array:
+    """Flip half of the time, pad by four zeros on every side, and cut the old size out at a random place."""
+    height, width = picture.shape[:2]
+    made = picture[:, ::-1] if rng.random() < 0.5 else picture
+    top, left = rng.integers(0, 2 * _PAD + 1, 2)
+    return np.pad(made, ((_PAD, _PAD), (_PAD, _PAD), (0, 0)))[top : top + height, left : left + width]
 
 
 def standardised(picture: Array) -> Array:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from layermark.data.base import BadData, needed
-from layermark.data.files import read_part
+from layermark.data.files import read_part, written
 
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
 HEADER = _LENGTH.size + _CHECKSUM.size
@@ -28,9 +28,9 @@ def masked_crc(data: bytes) -> int:
 
 
 def write_records(path: Path, records: Iterable[bytes]) -> int:
-    """Write a file of records; answers how many."""
+    """Write a file of records and return how many."""
     count = 0
-    with path.open("wb") as file:
+    with written(path) as file:
         for data in records:
             length = _LENGTH.pack(len(data))
             file.write(length + _CHECKSUM.pack(masked_crc(length)) + data + _CHECKSUM.pack(masked_crc(data)))

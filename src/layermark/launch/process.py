@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from layermark import registry
 from layermark.backends.base import backend
 from layermark.devices import cpu
 from layermark.errors import Unsupported, UserError, WorkerFailed
+from layermark.launch.processes import python_module
 from layermark.spec import Spec
 from layermark.worker.channel import Channel, Closed
 
 LOG_LINES = 15
 _GRACE_S = 5.0
+_LOST_S = 1.0
+"""How long the end of a rank may take to be seen after another has failed because of it."""
 
 
 class Worker:
     """A started worker process. `call` sleeps until the answer is there, the process dies, or time runs out."""
 
-    def __init__(self, environment: Mapping[str, str], *, memory_limit: int = 0) -> None:
+    def __init__(self, environment: Mapping[str, str], *, memory_limit: int = 0, runtime: str = "") -> None:
         ours, theirs = socket.socketpair()
         self._log = tempfile.TemporaryFile()
-        command = [sys.executable, "-m", "layermark.worker", str(theirs.fileno()), str(memory_limit)]
+        command = [*python_module("layermark.worker"), str(theirs.fileno()), str(memory_limit)]
+        command += [runtime] if runtime else []
         self._process = subprocess.Popen(
             command,
             env={**os.environ, **environment},
@@ -37,18 +42,29 @@ class Worker:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
-            process_group=0,  # to end it with all it started; a session of its own would be scheduled apart
+            process_group=0,  # to end it with all it started; a session of its own would be scheduled separately
         )
         theirs.close()
         self._channel = Channel(ours)
+        self._greets = bool(runtime)
         self._messages = 0
+        self._began = time.monotonic()
         self._doing = ""
         self._hung = ""
+        self.trial_s = 0.0
+        """How long this worker has let ways to run its program compete so far."""
 
     @property
     def pid(self) -> int:
         """The process id."""
         return self._process.pid
+
+    def import_s(self, timeout: float) -> float:
+        """Wait until the runtime that it was started with is imported, and return how long that took it."""
+        if not self._greets:
+            return 0.0
+        self._doing, self._greets = "import", False
+        return float(self.finish(timeout)["import_s"])
 
     def call(self, do: str, timeout: float, **given: Any) -> dict[str, Any]:
         """Tell the worker to do something and wait for its answer.
@@ -61,36 +77,53 @@ class Worker:
     def begin(self, do: str, **given: Any) -> None:
         """Tell the worker to do something and do not wait."""
         self._messages += 1
-        self._doing = do
+        self._doing, self._began = do, time.monotonic()
         try:
             self._channel.send({"id": self._messages, "do": do, "with": given})
         except Closed:
-            raise WorkerFailed(self._death(), self.log_tail()) from None
+            raise self._died() from None
+
+    def fileno(self) -> int:
+        """The descriptor that becomes readable once there is an answer, or nobody left to give one."""
+        return self._channel.fileno()
 
     def finish(self, timeout: float) -> dict[str, Any]:
         """Wait for the answer to what was begun last."""
         try:
             reply = self._channel.receive(timeout)
         except TimeoutError:
-            self._hung = f"hung: no answer to {self._doing!r} within {timeout:g} s"
-            self.kill()
-            raise WorkerFailed(self._hung, self.log_tail()) from None
+            raise self.given_up() from None
         except Closed:
-            raise WorkerFailed(self._death(), self.log_tail()) from None
+            raise self._died() from None
         return self._opened(reply)
+
+    def given_up(self, who: str = "") -> WorkerFailed:
+        """End the worker, which has not answered in time, and return the failure; `who` of several ranks hangs."""
+        # Not the time-out of one wait: of several that began together, the last is asked for a moment only.
+        self._hung = f"hung: no answer to {self._doing!r} within {time.monotonic() - self._began:.3g} s"
+        self._hung += f"; {who}" if who else ""
+        self.kill()
+        return self._died()
 
     def _opened(self, reply: Mapping[str, Any]) -> dict[str, Any]:
         if reply["id"] != self._messages:
             raise WorkerFailed(f"answered message {reply['id']} instead of {self._messages}", self.log_tail())
+        self.trial_s = reply.get("trial_s", 0.0)
         if "ok" in reply:
             answer: dict[str, Any] = reply["ok"]
             return answer
-        kind, reason = reply["error"]["kind"], reply["error"]["reason"]
-        if kind == "unsupported":
-            raise Unsupported(reason)
-        if kind == "user":
-            raise UserError(reason)
-        raise WorkerFailed(reason, self.log_tail())
+        error = reply["error"]
+        # A worker of an older checkout, which `gate --base` starts, knows no codes.
+        code = error.get("code", "error")
+        if error["kind"] == "unsupported":
+            raise Unsupported(error["reason"], code=code, instead=error.get("instead", {}))
+        if error["kind"] == "user":
+            raise UserError(error["reason"])
+        raise WorkerFailed(error["reason"], self.log_tail(), code=code)
+
+    def _died(self) -> WorkerFailed:
+        reason = self._death()
+        return WorkerFailed(reason, self.log_tail(), code="hung" if self._hung else "died")
 
     def _death(self) -> str:
         """Why the process is gone."""
@@ -145,9 +178,9 @@ class Crew:
             worker.kill()
         self._workers.clear()
 
-    def hire(self, environment: Mapping[str, str], *, memory_limit: int = 0) -> Worker:
-        """Start a worker that this crew answers for."""
-        worker = Worker(environment, memory_limit=memory_limit)
+    def hire(self, environment: Mapping[str, str], *, memory_limit: int = 0, runtime: str = "") -> Worker:
+        """Start a worker that this crew answers for; one with a runtime imports it before it is asked anything."""
+        worker = Worker(environment, memory_limit=memory_limit, runtime=runtime)
         self._workers.append(worker)
         return worker
 
@@ -162,9 +195,105 @@ class Crew:
         """The process ids of everybody."""
         return [each.pid for each in self._workers]
 
-    def others(self, worker: Worker) -> list[int]:
+    def others(self, *workers: Worker) -> list[int]:
         """The process ids of everybody else."""
-        return [each.pid for each in self._workers if each is not worker]
+        return [each.pid for each in self._workers if each not in workers]
+
+
+class Alarm(Protocol):
+    """Something besides workers that may end the waiting for them."""
+
+    def fileno(self) -> int:
+        """The descriptor that becomes readable then."""
+
+    def raise_alarm(self) -> None:
+        """Raise the reason."""
+
+
+Blame = Callable[[], str]
+"""Says which of the ranks that wait for each other hangs; nothing where it cannot tell."""
+
+
+def finish_all(
+    workers: Sequence[Worker], timeout: float, alarm: Alarm | None = None, blame: Blame | None = None
+) -> list[dict[str, Any]]:
+    """Wait for the answers to what was begun last, all at work at the same time.
+
+    The first that fails ends the others at once, and its failure is raised: nobody waits for a time-out. So does an
+    alarm, such as that of another instance whose rank is gone, which a rank here may wait for inside a collective.
+    """
+    answers: dict[int, dict[str, Any]] = {}
+    deadline = time.monotonic() + timeout
+    with selectors.DefaultSelector() as selector:
+        for index, worker in enumerate(workers):
+            selector.register(worker.fileno(), selectors.EVENT_READ, index)
+        if alarm is not None:
+            selector.register(alarm.fileno(), selectors.EVENT_READ, None)
+        try:
+            while len(answers) < len(workers):
+                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                # Nobody is ready: the first that is still silent has hung.
+                late = next(index for index in range(len(workers)) if index not in answers)
+                told = [key.data for key, _ in ready]
+                if alarm is not None and None in told:
+                    alarm.raise_alarm()
+                if not told and blame is not None:
+                    raise workers[late].given_up(blame())
+                for index in told or [late]:
+                    answers[index] = workers[index].finish(max(0.001, deadline - time.monotonic()))
+                    selector.unregister(workers[index].fileno())
+        except (Unsupported, UserError, WorkerFailed):
+            for index, worker in enumerate(workers):
+                if index not in answers:
+                    worker.kill()
+            raise
+    return [answers[index] for index in range(len(workers))]
+
+
+def finish_lead(
+    workers: Sequence[Worker], timeout: float, alarm: Alarm | None = None, blame: Blame | None = None
+) -> dict[str, Any]:
+    """Wait for the answer of the first worker, while the others follow it.
+
+    One of them that says anything has failed, and an alarm tells of one elsewhere. Where the first fails itself, it may
+    be because of another that is gone: then that one's reason is raised. Nobody outlives a failure.
+    """
+    lead, followers = workers[0], workers[1:]
+    try:
+        with selectors.DefaultSelector() as selector:
+            for index, worker in enumerate(workers):
+                selector.register(worker.fileno(), selectors.EVENT_READ, index)
+            if alarm is not None:
+                selector.register(alarm.fileno(), selectors.EVENT_READ, None)
+            told = {key.data for key, _ in selector.select(timeout)}
+            if not told:
+                raise lead.given_up(blame() if blame else "")
+            if not told & {0}:
+                _raise_lost(workers, told, alarm)
+        try:
+            return lead.finish(1.0)
+        except WorkerFailed:
+            with selectors.DefaultSelector() as selector:
+                for index, worker in enumerate(followers, 1):
+                    selector.register(worker.fileno(), selectors.EVENT_READ, index)
+                if alarm is not None:
+                    selector.register(alarm.fileno(), selectors.EVENT_READ, None)
+                if selector.get_map():
+                    _raise_lost(workers, {key.data for key, _ in selector.select(_LOST_S)}, alarm)
+            raise
+    except (Unsupported, UserError, WorkerFailed):
+        for worker in workers:
+            worker.kill()
+        raise
+
+
+def _raise_lost(workers: Sequence[Worker], told: set[int | None], alarm: Alarm | None) -> None:
+    """Raise the failure of a follower that has spoken, or of another instance."""
+    for index in sorted(each for each in told if each):
+        workers[index].finish(1.0)
+        raise WorkerFailed(f"rank {index} stopped following", workers[index].log_tail())
+    if alarm is not None and None in told:
+        alarm.raise_alarm()
 
 
 def worker_environment(spec: Spec) -> dict[str, str]:

@@ -22,6 +22,7 @@ from layermark.ops.loss import (
     Softmax,
     SumSquaredError,
 )
+from layermark.ops.mixing import MixPictures
 from layermark.ops.normalise import PROXY_EPSILON, PROXY_POINTS, Norm
 from layermark.ops.pointwise import (
     ACTIVATIONS,
@@ -57,6 +58,7 @@ __all__ = [
     "Loss",
     "Mean",
     "MeanSquaredError",
+    "MixPictures",
     "Multiply",
     "NegativeLogLikelihood",
     "Norm",

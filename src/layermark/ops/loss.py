@@ -82,6 +82,7 @@ class CrossEntropy(Loss):
 
     Labels are whole numbers of the shape without the last axis, or distributions of the logits' shape.
     With whole numbers and smoothing e over C classes, the true class has `1 - e`, the others `e / (C - 1)`.
+    A third input of mixed pictures, [rows, rows], says how much of each row's label belongs to a row.
     """
 
     smoothing: float = 0.0
@@ -93,7 +94,10 @@ class CrossEntropy(Loss):
 
     def shape(self, *inputs: Shape) -> Shape:
         """A scalar."""
-        logits, labels = arity("cross-entropy", inputs, 2)
+        logits, labels, *shares = arity("cross-entropy", inputs, 2, 3)
+        if shares and (len(logits) != 2 or labels != logits[:-1] or shares[0] != (logits[0], logits[0])):
+            expected = f"rows of logits, a whole number each, and shares {(*logits[:1], *logits[:1])}"
+            raise misfit("cross-entropy", f"shapes {inputs}", expected, "give the shares of mixed pictures")
         if not logits or labels not in (logits, logits[:-1]):
             expected = f"labels of shape {logits[:-1]} or {logits}"
             raise misfit("cross-entropy", f"labels of shape {labels}", expected, "match the labels to the logits")
@@ -106,10 +110,11 @@ class CrossEntropy(Loss):
         """Largest, difference, exponential and sum; a logarithm, the labels' part and the mean per row.
 
         Distributions cost a difference, a product and a sum per element; smoothing a sum per element
-        and three operations per row.
+        and three operations per row. Shares make distributions of labels by a sum of products.
         """
         n, rows, dense = self._counts(*inputs)
-        return (7 * n + 2 * rows if dense else 4 * n + 3 * rows) + bool(self.smoothing) * (n + 3 * rows) + 1
+        mixed = 2 * rows * n if len(inputs) == 3 else 0
+        return mixed + (7 * n + 2 * rows if dense else 4 * n + 3 * rows) + bool(self.smoothing) * (n + 3 * rows) + 1
 
     def backward_flops(self, *inputs: Shape, to_inputs: bool) -> int:
         """`(softmax - labels) / rows` from the exponentials, which are kept."""
@@ -117,8 +122,8 @@ class CrossEntropy(Loss):
         return to_inputs * (3 * n if dense else (1 + bool(self.smoothing)) * n + 2 * rows)
 
     def _counts(self, *inputs: Shape) -> tuple[int, int, bool]:
-        logits, labels = inputs
-        return math.prod(logits), math.prod(logits[:-1]), labels == logits
+        logits, labels, *shares = inputs
+        return math.prod(logits), math.prod(logits[:-1]), labels == logits or bool(shares)
 
 
 @dataclass(frozen=True)

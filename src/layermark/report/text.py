@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from layermark.metric import Form, Metric
 
 MISSING = "-"
 
@@ -51,12 +53,58 @@ def percent(value: float | None) -> str:
     return f"{value:.1%}" if abs(value) < 0.9995 else f"{value:.0%}"
 
 
-def arms(interval: Document) -> str:
-    """The longer arm of an interval as a share of its value, such as `+-0.8%`."""
+def size(value: float | None) -> str:
+    """Bytes with three digits and a power of a thousand.
+
+    >>> size(447504384), size(None)
+    ('448 MB', '-')
+    """
+    return MISSING if value is None else scaled(value, "B")
+
+
+def scaled(value: float, unit: str) -> str:
+    """A number of a unit that takes prefixes.
+
+    >>> scaled(2.24e11, "FLOP/s"), scaled(12, "B")
+    ('224 GFLOP/s', '12.0 B')
+    """
+    short = human(value)
+    return f"{short} {unit}" if short[-1].isdigit() else f"{short[:-1]} {short[-1]}{unit}"
+
+
+def error(value: float | None) -> str:
+    """An error as one digit and a power of ten, such as `2e-06`."""
+    return MISSING if value is None else f"{value:.0e}"
+
+
+def number(found: Metric) -> str:
+    """The value of a metric as its form asks, without a unit."""
+    return _FORMS[found.form](found.value)
+
+
+def quantity(found: Metric) -> str:
+    """The value of a metric with its unit, where the form does not already say it.
+
+    >>> from layermark.metric import metric
+    >>> quantity(metric("compile_s").read({"compile_s": 0.25}))
+    '0.250 s'
+    """
+    bare = found.value is None or not found.unit or found.form == "bytes"
+    return number(found) if bare else f"{number(found)} {found.unit}"
+
+
+def arm(interval: Document) -> float | None:
+    """The longer arm of an interval as a share of its value; None where there is no interval."""
     value, low, high = interval["value"], interval["low"], interval["high"]
     if not value or low is None or high is None:
-        return MISSING
-    return f"+-{percent(max(high - value, value - low) / value)}"
+        return None
+    return float(max(high - value, value - low) / value)
+
+
+def arms(interval: Document) -> str:
+    """The longer arm of an interval in percent, such as `+-0.8%`."""
+    share = arm(interval)
+    return MISSING if share is None else f"+-{percent(share)}"
 
 
 def clean(text: str) -> str:
@@ -65,10 +113,12 @@ def clean(text: str) -> str:
 
 
 def execution(document: Document) -> str:
-    """Backend and what it really executed, such as `torch/compile`."""
+    """Backend, what it really executed, and in how many copies, such as `torch/compile x2`."""
     spec = document["spec"]
     told = document["settings"].get("execution") or spec["execution"]
-    return str(spec["backend"]) if told in ("", "auto") else f"{spec['backend']}/{told}"
+    copies = spec.get("plan", {}).get("replicas", 1)
+    name = str(spec["backend"]) if told in ("", "auto") else f"{spec['backend']}/{told}"
+    return name if copies == 1 else f"{name} x{copies}"
 
 
 def title(document: Document, varying: Sequence[str] = ()) -> str:
@@ -98,8 +148,18 @@ def flatten(document: Document) -> dict[str, Any]:
     """The workload's options and those fields of the spec that have no column of their own."""
     spec = document["spec"]
     rest = {name: value for name, value in spec.items() if name not in _IN_COLUMNS and not isinstance(value, Mapping)}
-    return {**spec["params"], **rest, **spec.get("plan", {})}
+    plan = {name: value for name, value in spec.get("plan", {}).items() if name != "replicas"}
+    return {**spec["params"], **rest, **plan}
 
 
 def _short(value: Any) -> str:
     return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+_FORMS: Mapping[Form, Callable[[float | None], str]] = {
+    "number": digits,
+    "thousands": human,
+    "share": percent,
+    "bytes": size,
+    "error": error,
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -14,10 +15,12 @@ WRONG_REQUEST = 2
 FAILED = 1
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+"""What a disk answers that is full or broken; other errors of this kind may be faults of ours."""
 
 
 def main(name: str, file: str, argv: Sequence[str] | None = None) -> int:
-    """Run the script of this name, which lies in this file, and answer its exit status."""
+    """Run the script of this name, which lies in this file, and return its exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -26,14 +29,25 @@ def main(name: str, file: str, argv: Sequence[str] | None = None) -> int:
         print(f"{Path(file).name}: interrupted; what was not finished is not kept", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # Python flushes stdout once more when it ends; without this it would complain there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in _DISK:
+            raise
+        _drop_output()
+        where = f" {error.filename}" if error.filename else ""
+        print(f"{Path(file).name}: error: cannot write{where}: {error.strerror}; free some space", file=sys.stderr)
+        return FAILED
     except SystemExit as stop:
         return int(stop.code or 0)
     except (UserError, Unsupported, WorkerFailed) as error:
         print(f"{Path(file).name}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return WRONG_REQUEST if isinstance(error, UserError) else FAILED
+
+
+def _drop_output() -> None:
+    """Python flushes stdout once more when it ends; without this it would complain there."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(name: str, file: Path, argv: list[str]) -> int:

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from layermark.errors import UserError
+from layermark.launch.models import write_onnx
 from layermark.seeds.request import LayerRequest
 from layermark.seeds.tensorboard import Drawn, drawn, write_events
 from layermark.workloads.base import task
@@ -23,26 +24,20 @@ _CHAIN = (
 )
 
 
-def save_graph(asked: LayerRequest, file: Path) -> str:
-    """Write the graph in the form of the script's family; answers the line that says so."""
+def save_graph(request: LayerRequest, file: Path) -> str:
+    """Write the graph in the form of the script's family and return the line that says so."""
     try:
-        return _save_model(asked) if asked.script.family == "popart" else _save_events(asked, file)
+        return _save_model(request) if request.script.family == "popart" else _save_events(request, file)
     except OSError as error:
         raise UserError(f"--save-graph: cannot write {error.filename}: {error.strerror}") from None
 
 
-def _save_model(asked: LayerRequest) -> str:
-    try:
-        from layermark.backends._onnx import write_model
-    except ModuleNotFoundError:
-        raise UserError("--save-graph needs onnx; install it with: pip install 'layermark[onnxruntime]'") from None
-    whole = task(asked.spec)
-    path = Path.cwd() / MODEL
-    write_model(whole.graph, whole.weights(), path, asked.spec.precision)
+def _save_model(request: LayerRequest) -> str:
+    write_onnx(request.spec, Path.cwd() / MODEL)
     return f"Saved the graph to {MODEL}"
 
 
-def _save_events(asked: LayerRequest, file: Path) -> str:
+def _save_events(request: LayerRequest, file: Path) -> str:
     folder = file.resolve().parent / "logs" / time.strftime("%Y-%m-%d_%H-%M-%S_%Z")
-    write_events(_CHAIN if asked.script.family == "hmc" else drawn(task(asked.spec).graph), folder)
+    write_events(_CHAIN if request.script.family == "hmc" else drawn(task(request.spec).graph), folder)
     return f"Saved the graph to {folder}; open it with: tensorboard --logdir {folder}"

@@ -41,6 +41,8 @@ class SeedOption:
     """What a flag sets it to."""
     group: str = "options of the benchmark"
     """The title above it in the help."""
+    variable: str = ""
+    """A variable of the environment that holds its default, if it is set."""
     aside: bool = False
     """Whether its name steps aside, so that it never makes an abbreviation of another option ambiguous."""
 
@@ -72,6 +74,14 @@ class SeedOption:
             return self.parse(given) if self.parse else given
         except ValueError as error:
             raise UserError(f"{self.flag} {given}: {error}") from None
+
+    def usual(self, environment: Mapping[str, str]) -> Any:
+        """Return the value where nothing is typed: that of its variable, else the default."""
+        text = environment.get(self.variable, "") if self.variable else ""
+        try:
+            return self.read(text) if text.strip() else self.default
+        except UserError as error:
+            raise UserError(f"{self.variable}: {error}") from None
 
 
 def count(name: str, default: int | None, help: str, *, at_least: int = 1, mark: Mark = "=", **more: Any) -> SeedOption:
@@ -127,9 +137,12 @@ def of_workload(option: Option, default: Any) -> SeedOption:
     return SeedOption(name=name, help=meaning, default=default, parse=option.parse, metavar="N")
 
 
-def extra(name: str, help: str, parse: Callable[[str], Any], metavar: str, default: Any = None) -> SeedOption:
+def extra(
+    name: str, help: str, parse: Callable[[str], Any], metavar: str, default: Any = None, variable: str = ""
+) -> SeedOption:
     """An option that the seeds did not have."""
-    return SeedOption(name=name, help=help, default=default, parse=parse, metavar=metavar, aside=True)
+    facts: dict[str, Any] = {"parse": parse, "metavar": metavar, "variable": variable}
+    return SeedOption(name=name, help=help, default=default, aside=True, **facts)
 
 
 def json_object(text: str) -> Mapping[str, Any]:

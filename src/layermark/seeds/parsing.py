@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,7 +115,7 @@ def parse(
     texts = vars(parser(script, prog).parse_args(list(argv)))
     typed = read(options, texts)
     chosen = configured(configs, typed[CONFIG], options, ignored) if configs and typed.get(CONFIG) else {}
-    defaults = {each.dest: each.default for each in reversed(options)}
+    defaults = {each.dest: each.usual(os.environ) for each in reversed(options)}
     return Typed(values=defaults | chosen | typed, typed=tuple(typed))
 
 

@@ -11,10 +11,10 @@ from layermark.axes import as_text
 from layermark.outcome import Block
 from layermark.report.text import arms, digits, human, percent
 from layermark.seeds.graphs import save_graph
-from layermark.seeds.request import LayerRequest, Request, mode
+from layermark.seeds.request import LayerRequest, ScriptRequest, mode
 from layermark.seeds.scripts import KINDS
-from layermark.session.pace import Course
-from layermark.session.steps import StepListener
+from layermark.session.budget import StepPlan
+from layermark.session.fixed_steps import StepListener
 
 LONG_S = 600.0
 """A run that takes longer says so at the start."""
@@ -40,13 +40,13 @@ def step_line(family: str, seconds: float, items: int) -> str:
     return STEP_LINES[family].format(seconds=float(seconds), rate=items / seconds)
 
 
-def banner(asked: LayerRequest, values: Mapping[str, Any]) -> Iterator[str]:
+def banner(request: LayerRequest, values: Mapping[str, Any]) -> Iterator[str]:
     """What is about to be measured, as the seeds' programs say it."""
-    script = asked.script
+    script = request.script
     kind = "" if script.family == "hmc" else f" {KINDS[mode(values)]}"
     yield f"{_FRAMEWORKS[script.family]} {script.title}{kind} Synthetic benchmark."
     for label, name in script.banner:
-        hidden = asked.report and name in ("batches_per_step", "steps")
+        hidden = request.report and name in ("batches_per_step", "steps")
         yield f" {label} {'n/a' if hidden else as_text(values[name])}."
 
 
@@ -56,8 +56,8 @@ class Printer(StepListener):
     step_word: str
     """What the program calls a step."""
 
-    def __init__(self, asked: Request) -> None:
-        self._asked = asked
+    def __init__(self, request: ScriptRequest) -> None:
+        self._request = request
 
     @abstractmethod
     def say(self, line: str) -> None:
@@ -82,21 +82,21 @@ class Printer(StepListener):
 
     def expected(self, seconds: float) -> None:
         """Warn of a long run, unless a budget ends it."""
-        if seconds > LONG_S and self._asked.budget_s is None:
+        if seconds > LONG_S and self._request.budget_s is None:
             self.say(f"This run will take about {duration(seconds)}; --budget 2m would end it in time.")
 
-    def shortened(self, course: Course, asked: Course) -> None:
+    def shortened(self, plan: StepPlan, requested: StepPlan) -> None:
         """Say what the budget leaves of the request."""
-        parts = [f"{course.batches} of {asked.batches} batches per host call"]
-        if course.calls != asked.calls:
-            parts.append(f"{course.calls} of {asked.calls} host calls per {self.step_word}")
-        if course.steps != asked.steps:
-            parts.append(f"{course.steps} of {asked.steps} {self.step_word}s")
-        self.say(f"Shortened to fit the budget of {duration(self._asked.budget_s or 0.0)}: {', '.join(parts)}.")
+        parts = [f"{plan.batches} of {requested.batches} batches per host call"]
+        if plan.calls != requested.calls:
+            parts.append(f"{plan.calls} of {requested.calls} host calls per {self.step_word}")
+        if plan.steps != requested.steps:
+            parts.append(f"{plan.steps} of {requested.steps} {self.step_word}s")
+        self.say(f"Shortened to fit the budget of {duration(self._request.budget_s or 0.0)}: {', '.join(parts)}.")
 
     def stopped(self, done: int) -> None:
         """Say that the budget ended the run."""
-        self.say(f"The budget ended the run after {done} of {self._asked.course.steps} {self.step_word}s.")
+        self.say(f"The budget ended the run after {done} of {self._request.steps.steps} {self.step_word}s.")
 
     def profiled(self, files: Sequence[str]) -> None:
         """Say where the profile is."""
@@ -112,10 +112,10 @@ class LayerPrinter(Printer):
 
     step_word = "step"
 
-    def __init__(self, asked: LayerRequest, values: Mapping[str, Any], file: Path) -> None:
-        super().__init__(asked)
-        self._layer, self._values, self._file = asked, values, file
-        self._family = asked.script.family
+    def __init__(self, request: LayerRequest, values: Mapping[str, Any], file: Path) -> None:
+        super().__init__(request)
+        self._layer, self._values, self._file = request, values, file
+        self._family = request.script.family
         self._seconds: list[float] = []
         self._items = 0
 
@@ -155,6 +155,9 @@ class LayerPrinter(Printer):
         """What follows the steps."""
         if self._family == "popart" and self._layer.cycles and self._seconds:
             self.say(f"Hardware cycle count per host call: {round(self._seconds[-1] * 1e9)} (nanoseconds)")
+        if self._layer.report and self._family != "popart":
+            for line in timings(document, sum(self._seconds)):
+                self.say(line)
         if self._family == "hmc" and self._items:
             self.say(f"Average time per hmc step: {sum(self._seconds) / self._items:.3} sec")
 
@@ -164,10 +167,20 @@ class LayerPrinter(Printer):
         return ""
 
 
+def timings(document: Mapping[str, Any], executed_s: float) -> Iterator[str]:
+    """Where the time of a `--report` went, under the words that the seeds' own tests look for."""
+    yield "IPU Timings (of the device that ran):"
+    yield from (f"  {name:10} {seconds:.6f} s" for name, seconds in (document["timings_s"] or {}).items())
+    yield f"  {'execute':10} {executed_s:.6f} s"
+
+
+_TOLD_BEFORE = ("few_latencies", "not_proven", "no_half_partials")
+
+
 def summary(document: Mapping[str, Any], dropped: str = "") -> Iterator[str]:
     """The figures to quote: all items over all time, its interval, the share of the ceiling, and the proof.
 
-    Without words about steps that were dropped, the first is set apart from the others.
+    Without words about steps that were dropped, the first is shown separately.
     """
     if document["status"] == "skipped":
         yield f"Not measured: {document['reason'].removeprefix('not measured: ')}"
@@ -182,15 +195,29 @@ def summary(document: Mapping[str, Any], dropped: str = "") -> Iterator[str]:
         if dropped and document["latency_ms"]["p50"] is not None:
             yield f"  latency   {_percentiles(document['latency_ms'])}"
         yield from _chosen(document["settings"])
+        yield from _each_rank(document["ranks"], rate["unit"])
+        if document["scaling"]["efficiency"] is not None:
+            alone, share = document["scaling"]["alone"], document["scaling"]["efficiency"]
+            ranks = len(document["ranks"])
+            yield f"  scaling   {percent(share)} of {ranks} times one alone ({human(alone)} {rate['unit']})"
         if document["efficiency"] is not None:
             yield f"  ceiling   {percent(document['efficiency'])} of what this machine reached in the same session"
-    yield f"  verified  {_proof(document['verified'])}"
+    yield f"  verified  {_proof(document)}"
     if document["timings_s"]:
         yield f"  before    {', '.join(f'{name} {each:.3g} s' for name, each in document['timings_s'].items())}"
     # Steps are whole host calls, so nobody misses the percentiles of a batch here.
-    yield from (f"  warning   {text}" for text in document["warnings"] if not text.startswith("p99"))
+    told = zip(document["warning_codes"], document["warnings"], strict=True)
+    yield from (f"  warning   {text}" for code, text in told if code not in _TOLD_BEFORE)
     if document["status"] == "failed" and document["log"]:
         yield document["log"]
+
+
+def _each_rank(ranks: Sequence[Mapping[str, Any]], unit: str) -> Iterator[str]:
+    """The rate of each copy, and which of them lags behind."""
+    if ranks:
+        slowest = max(ranks, key=lambda each: float(each["lag"]))
+        rates = ", ".join(human(each["rate"]) for each in ranks)
+        yield f"  each      {rates} {unit}; rank {slowest['rank']} lags by {percent(slowest['lag'])}"
 
 
 def _chosen(settings: Mapping[str, Any]) -> Iterator[str]:
@@ -206,7 +233,7 @@ def _setting(document: Mapping[str, Any]) -> str:
 
 
 def _first(document: Mapping[str, Any]) -> str:
-    """The first step apart from the others, which may have been warmer."""
+    """The first step beside the others, which may have been warmer."""
     samples = document["samples"]
     first = samples[0]["items"] / samples[0]["seconds"]
     if len(samples) == 1:
@@ -220,9 +247,12 @@ def _percentiles(latency: Mapping[str, float | None]) -> str:
     return f"{', '.join(known)} of a batch"
 
 
-def _proof(verified: Mapping[str, Any]) -> str:
+def _proof(document: Mapping[str, Any]) -> str:
+    """What the comparison with the reference said, or why there was none."""
+    verified = document["verified"]
     if verified["ok"] is None:
-        return "no"
+        told = zip(document["warning_codes"], document["warnings"], strict=True)
+        return next((f"no, {text}" for code, text in told if code == "not_proven"), "no")
     against = f"error {digits(verified['max_error'])}, allowed {digits(verified['tolerance'])}"
     return f"{'yes' if verified['ok'] else 'NO'}, {against} against the {verified['against']}"
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from layermark import registry
 from layermark.axes import complete
 from layermark.backends.base import Backend, backend
-from layermark.devices.cpu import thread_budget
 from layermark.errors import UserError, unknown
+from layermark.seeds.device import Device, device
 from layermark.seeds.engine import Engine
+from layermark.seeds.job import job_notes, own_threads, placed, replicas_here
 from layermark.seeds.parsing import Typed
+from layermark.seeds.precision import computed_in, partials, precision_notes
 from layermark.seeds.scripts import Script
-from layermark.session.pace import Course, Profile
+from layermark.session.budget import ProfileRequest, StepPlan
 from layermark.spec import Plan, Spec
 from layermark.workloads.base import task
 
@@ -32,20 +34,22 @@ _PLANNERS = ("convolution_options", "matmul_options")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ScriptRequest:
     """Everything that one call of a program asks for."""
 
     spec: Spec
-    course: Course
+    steps: StepPlan
     budget_s: float | None = None
     store: str | None = None
     recorded: Mapping[str, Any]
     """What was typed, for the result."""
     notes: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the environment that the workers need."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerRequest(Request):
+class LayerRequest(ScriptRequest):
     """What one call of a layer's script asks for besides."""
 
     script: Script
@@ -55,25 +59,31 @@ class LayerRequest(Request):
     cycles: bool = False
 
 
-def request(script: Script, typed: Typed, engine: Engine) -> LayerRequest:
+def layer_request(script: Script, typed: Typed, engine: Engine) -> LayerRequest:
     """Check the values against each other and translate them."""
     values = typed.values
     _refuse(script, values)
     chosen, why = chosen_backend(script.runtime, values["backend"], training=mode(values) == "train")
     report = bool(values.get("report"))
     batches = 1 if report else values.get("batches_per_step", 1)
-    spec = _ringed(complete(_spec(script, values, chosen, batches)))
+    own = _spec(script, values, chosen, batches)
+    spec = _ringed(complete(placed(own)))
     return LayerRequest(
         script=script,
         spec=spec,
-        course=_course(script, values, engine, report),
+        steps=_step_plan(script, values, engine, report),
         save_graph=values["save_graph"],
         report=report,
         cycles=bool(values.get("report_hw_cycle_count")),
         budget_s=values["budget"],
         store=values["store"],
-        recorded={"script": script.name, **{name: values[name] for name in typed.typed}, **_engine_record(engine)},
-        notes=(*why, *_notes(script, typed, spec, engine)),
+        recorded=recorded(script.name, typed, engine, _asked_precision(script, values)),
+        notes=(
+            *why,
+            *job_notes(values.get("replicas", 1), own.threads, typed="replicas" in typed.typed),
+            *_notes(script, typed, spec, engine),
+        ),
+        variables=_device(values).variables,
     )
 
 
@@ -87,29 +97,37 @@ def _refuse(script: Script, values: Mapping[str, Any]) -> None:
         raise UserError("--simulation: there is no simulated device; leave it out to measure this machine")
     if script.family == "tensorflow" and values["shards"] > 1:
         raise UserError(f"--shards {values['shards']}: sharding is not implemented; expected 1")
-    devices = sorted(registry.modules("devices"))
-    if values.get("device_id", -1) >= len(devices):
-        known = ", ".join(f"{number} ({name})" for number, name in enumerate(devices))
-        raise UserError(f"--device-id {values['device_id']}: no such device; expected -1 (cpu), {known}")
+
+
+def recorded(script: str, typed: Typed, engine: Engine, precision: str) -> dict[str, Any]:
+    """What the result keeps of a request: all that was typed or set, and the precision that was asked for."""
+    known = {name: typed.values[name] for name in typed.typed}
+    return {"script": script, **known, **engine.recorded, "asked": precision}
+
+
+def _asked_precision(script: Script, values: Mapping[str, Any]) -> str:
+    """What was typed, else what the seed's program computed in."""
+    return str(values["precision"] or ("16.16" if script.half else "32.32"))
 
 
 def _spec(script: Script, values: Mapping[str, Any], chosen: str, batches: int) -> Spec:
-    own = {name: values[name] for name in script.own}
+    own, kind = {name: values[name] for name in script.own}, _device(values).kind
+    precision = computed_in(_asked_precision(script, values), kind, emulate=values["emulate_half"])
     return Spec(
         workload=script.workload,
         backend=chosen,
         params={**own, **script.params(values)},
         mode=mode(values),
         batch_size=values.get("batch_size", 1),
-        precision=values["precision"],
-        partials="half" if _half_partials(values) else Spec.partials,
-        device=_device(values.get("device_id", -1)),
+        precision=precision,
+        partials=partials(_half_partials(values), precision),
+        device=kind,
         data="generated" if values.get("use_generated_data") else "synthetic",
         values=_VALUES[script.family](values),
         batches_per_step=batches,
         execution=_execution(script, values, chosen),
         loss="seed",
-        threads=values["threads"] or thread_budget(),
+        threads=values["threads"] or own_threads(),
         learning_rate=script.learning_rate,
         plan=Plan(replicas=values.get("replicas", 1)),
     )
@@ -147,8 +165,8 @@ def execution(values: Mapping[str, Any], chosen: str, short_s: float = SHORT_BUD
     return wanted
 
 
-def _device(number: int) -> str:
-    return Spec.device if number < 0 else sorted(registry.modules("devices"))[number]
+def _device(values: Mapping[str, Any]) -> Device:
+    return device("--device-id", str(values.get("device_id", -1)), "-1", replicas_here(values.get("replicas", 1)))
 
 
 def _popart_values(values: Mapping[str, Any]) -> str:
@@ -170,14 +188,14 @@ _VALUES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 }
 
 
-def _course(script: Script, values: Mapping[str, Any], engine: Engine, report: bool) -> Course:
+def _step_plan(script: Script, values: Mapping[str, Any], engine: Engine, report: bool) -> StepPlan:
     profile = None
     if report or engine.report:
-        profile = Profile(folder=report_folder(engine), name=script.name.replace("/", "-"))
+        profile = ProfileRequest(folder=report_folder(engine), name=script.name.replace("/", "-"))
     if report:
-        return Course(steps=1, batches=1, warm_up=script.family != "popart", profile=profile, judged=False)
+        return StepPlan(steps=1, batches=1, warm_up=script.family != "popart", profile=profile, judged=False)
     batches = values.get("batches_per_step", 1)
-    return Course(steps=values["steps"], batches=batches, warm_up=script.family != "popart", profile=profile)
+    return StepPlan(steps=values["steps"], batches=batches, warm_up=script.family != "popart", profile=profile)
 
 
 def report_folder(engine: Engine) -> Path:
@@ -188,10 +206,6 @@ def report_folder(engine: Engine) -> Path:
         return folder.resolve()
     except OSError as error:
         raise UserError(f"autoReport.directory {folder}: {error.strerror}; expected a folder to write into") from None
-
-
-def _engine_record(engine: Engine) -> dict[str, Any]:
-    return {"engine": dict(engine.others)} if engine.others else {}
 
 
 def chosen_backend(own: str, wanted: str | None, *, training: bool) -> tuple[str, list[str]]:
@@ -222,16 +236,15 @@ def _first_installed(names: Sequence[str]) -> str:
 
 
 def _notes(script: Script, typed: Typed, spec: Spec, engine: Engine) -> Iterator[str]:
-    yield from general_notes(typed, spec, half=script.half)
-    idle = [*_idle(script, typed, spec), *(f"{name} (POPLAR_ENGINE_OPTIONS)" for name in engine.others)]
+    yield from general_notes(typed, spec, _asked_precision(script, typed.values))
+    idle = [*_idle(script, typed, spec), *engine.idle()]
     if idle:
         yield f"no effect on this device: {', '.join(idle)}"
 
 
-def general_notes(typed: Typed, spec: Spec, *, half: bool) -> Iterator[str]:
+def general_notes(typed: Typed, spec: Spec, asked_precision: str) -> Iterator[str]:
     """What was decided for the user, by default or because time is short."""
-    if half and spec.precision == "32.32" and "precision" not in typed.typed:
-        yield "computing in fp32 (the seed's program computed in fp16; --precision chooses)"
+    yield from precision_notes(asked_precision, spec, emulate=typed.values["emulate_half"])
     if "execution" not in typed.typed and spec.execution not in ("auto", "recompute"):
         yield f"a short budget leaves no time to try other executions than {spec.execution}"
 
@@ -245,6 +258,7 @@ def _idle(script: Script, typed: Typed, spec: Spec) -> Iterator[str]:
         "pipeline": True,
         "recompute": spec.mode != "train",
         "enable_half_partials": not narrow,
+        "use_zero_values": spec.values == "counting",
     }
     for name in typed.typed:
         acts = narrow and name in _PLANNERS and _partials(typed.values, name) == "half"

@@ -2,89 +2,73 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import math
-import os
-import secrets
-import signal
-import threading
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from layermark import stats
 from layermark.launch.checkpoints import make_readable
 from layermark.launch.process import Crew
-from layermark.outcome import Outcome, Run, Skipped
+from layermark.outcome import Diagnostic, Outcome, Run, Skipped
+from layermark.report import together
 from layermark.seeds.printing import Printer, summary
-from layermark.seeds.request import Request
+from layermark.seeds.request import ScriptRequest
 from layermark.session.deadline import Deadline
-from layermark.session.steps import TIMEOUT_S, StepMeasurement
+from layermark.session.fixed_steps import measure_fixed_steps
+from layermark.session.peers import Peers
+from layermark.session.ranks import check_plan
+from layermark.session.resources import Resources
+from layermark.session.team import Team
+from layermark.session.writer import SessionWriter
 from layermark.spec import Protocol, Spec
-from layermark.store import Store, open_store
-from layermark.worker import environment
+from layermark.store import open_store
 
-_GRACE_S = 1.0
+TIMEOUT_S = 600.0
+_ALTERNATIVES = {"cell": "one cell per time step instead", "formulation": "Layermark's own formulation instead"}
 
 
-def run(asked: Request, printer: Printer, command: str, deadline: Deadline | None = None) -> int:
-    """Measure and print; answers 1 if the measurement failed."""
-    deadline = deadline or Deadline(asked.budget_s)
-    with open_store(asked.store) as store:  # before everything else: a wrong name must not cost a measurement
+def run(
+    request: ScriptRequest, printer: Printer, command: str, deadline: Deadline | None = None, peers: Peers | None = None
+) -> int:
+    """Measure and print, with the other instances of a job where there are some; return 1 if it failed."""
+    check_plan(request.spec, peers.size if peers else 1)
+    deadline = deadline or Deadline(request.budget_s)
+    with open_store(request.store) as store:  # before everything else: a wrong name must not cost a measurement
+        writer = SessionWriter(store, [request.spec], Protocol(timeout=TIMEOUT_S), command=command)
         printer.open()
-        printer.begin()
-        outcome = _measured(asked, deadline, printer)
-        session_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-        # The number of steps was asked for, so an interval wider than a goal is nobody's surprise.
-        document = stats.document(outcome, session=session_id, command=command, goal=math.inf)
+        if peers is None or not peers.over:
+            printer.begin()
+        outcome = _measured(request, deadline, printer, peers)
         try:
-            _keep(store, outcome, document)
-        finally:  # whatever a store lacks by now, the figures are not lost
+            writer.append(outcome)
+            writer.finish_group(outcome.spec.group)
+        finally:
+            (document,) = writer.documents
             printer.end(document)
             printer.say("")
             for line in summary(document, printer.dropped):
                 printer.say(line)
+            for line in together.lines(document):
+                printer.say(f"  {line}")
     return int(document["status"] == "failed")
 
 
-def _measured(asked: Request, deadline: Deadline, printer: Printer) -> Outcome:
-    """Measure; what a runtime lacks gives way to another way once, and output and result say so."""
-    with Crew() as crew, ended_in_time(crew, deadline):
-        make_readable(crew, [asked.spec], deadline.at_most(TIMEOUT_S))
-        measurement = StepMeasurement(crew, deadline, printer)
-        found = measurement.measure(asked.spec, asked.course)
-        instead = lacking(found) if isinstance(found, Skipped) else None
+def _measured(request: ScriptRequest, deadline: Deadline, printer: Printer, peers: Peers | None) -> Outcome:
+    """Measure; what a runtime lacks gives way to what it has instead, and output and result say so."""
+    if peers is not None and peers.over:
+        reason = f"not measured: the job had ended: {peers.over}"
+        return Skipped(spec=request.spec, reason=reason, code="job_ended")
+    with Crew() as crew:
+        make_readable(crew, [request.spec], deadline.timeout(TIMEOUT_S))
+        resources = Resources.of(crew, deadline, TIMEOUT_S, variables=request.variables, peers=peers)
+        found = measure_fixed_steps(Team(request.spec, resources, printer), request.steps, deadline, printer)
+        instead = alternative(found) if isinstance(found, Skipped) else None
         if instead:
             printer.note(instead.words)
-            found = measurement.measure(instead.spec, asked.course)
+            found = measure_fixed_steps(Team(instead.spec, resources, printer), request.steps, deadline, printer)
     if isinstance(found, Run):
-        warnings = (*found.warnings, instead.words) if instead else found.warnings
-        settings = {**found.settings, "seed": dict(asked.recorded)}
-        return dataclasses.replace(found, settings=settings, warnings=warnings)
+        more = (Diagnostic("instead", instead.words),) if instead else ()
+        settings = {**found.settings, "seed": dict(request.recorded)}
+        return dataclasses.replace(found, settings=settings, warnings=(*found.warnings, *more))
     return found
-
-
-@contextmanager
-def ended_in_time(crew: Crew, deadline: Deadline) -> Iterator[None]:
-    """End every worker once the budget is over, whatever is being waited for: the waiting then ends too."""
-    if deadline.left() == math.inf:
-        yield
-        return
-    watchdog = threading.Timer(deadline.left() + _GRACE_S, _end_all, [crew])
-    watchdog.daemon = True
-    watchdog.start()
-    try:
-        yield
-    finally:
-        watchdog.cancel()
-
-
-def _end_all(crew: Crew) -> None:
-    for pid in crew.pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
 
 
 class Instead(NamedTuple):
@@ -94,28 +78,13 @@ class Instead(NamedTuple):
     words: str
 
 
-def lacking(skipped: Skipped) -> Instead | None:
-    """What a runtime proposes in place of something that it does not have."""
+def alternative(skipped: Skipped) -> Instead | None:
+    """Return what a runtime proposes in place of something that it does not have."""
     spec, reason = skipped.spec, skipped.reason.split(";")[0]
-    if spec.params.get("cell") == "fused" and "--cell loop" in skipped.reason:
-        return Instead(
-            spec.replace(params={**spec.params, "cell": "loop"}), f"{reason}: one cell per time step instead"
-        )
-    if spec.formulation == "library" and "--formulation tuned" in skipped.reason:
-        return Instead(spec.replace(formulation="tuned"), f"{reason}: Layermark's own formulation instead")
+    for name, value in skipped.instead.items():
+        words = f"{reason}: {_ALTERNATIVES.get(name, f'{name} {value} instead')}"
+        if spec.params.get(name, value) != value:
+            return Instead(spec.replace(params={**spec.params, name: value}), words)
+        if getattr(spec, name, value) != value:
+            return Instead(spec.replace(**{name: value}), words)
     return None
-
-
-def _keep(store: Store, outcome: Outcome, document: Mapping[str, Any]) -> None:
-    """Keep the outcome as a session of its own."""
-    machine, session_id, command = environment.record(), document["session"], document["command"]
-    store.begin(
-        session_id,
-        command=command,
-        specs=[outcome.spec],
-        protocol=Protocol(),
-        environment=machine,
-        fingerprint=environment.fingerprint(machine),
-    )
-    store.append(session_id, outcome, document)
-    store.finish_group(session_id, outcome.spec.group)

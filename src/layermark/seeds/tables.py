@@ -46,7 +46,7 @@ TENSORFLOW: tuple[SeedOption, ...] = (
     planner("matmul-options", "matrix products"),
     flag("enable-half-partials", "allow products of 16-bit numbers to be added up in 16 bits", mark="~"),
     count("shards", 1, "processors to spread the graph over: more than 1 is not implemented"),
-    count("device-id", -1, "kind of device: 0 cpu, 1 cuda, 2 mps, 3 xpu; -1 is the CPU, too", at_least=-1, mark="~"),
+    count("device-id", -1, "index of the GPU, where there is one; else 0, like -1, is the CPU", at_least=-1, mark="~"),
     flag("use-zero-values", "zeros instead of random numbers as inputs made on the device"),
     count("replicas", 1, "copies of the program, each with its own inputs and its share of the threads", mark="~"),
     flag("report-hw-cycle-count", "print the nanoseconds of every host call", mark="~"),
@@ -58,14 +58,28 @@ HMC: tuple[SeedOption, ...] = (
     count("hmc-steps", 10000, "transitions in one host call"),
     count("leapfrog-steps", 5, "leapfrog moves of one transition"),
     flag("save-graph", "write the graph for TensorBoard into logs/<date_time_zone> beside the script", mark="~"),
+    flag("report", REPORT, mark="~", aside=True),
 )
 
+EMULATE_HALF = flag(
+    "emulate-half", "compute in 16 bits even where the CPU has no such floats, which is slow", aside=True
+)
 EXTRA: tuple[SeedOption, ...] = (
     extra("backend", "runtime to measure", str, "NAME"),
     extra(
-        "budget", "wall time for the whole command, such as 2m: fewer batches or steps where needed", seconds, "TIME"
+        "budget",
+        "wall time for the whole command, such as 2m: fewer batches or steps where needed (default: $LAYERMARK_BUDGET)",
+        seconds,
+        "TIME",
+        variable="LAYERMARK_BUDGET",
     ),
-    extra("precision", "compute type . stored-weight type", choice(*PRECISIONS), "|".join(PRECISIONS), "32.32"),
+    extra(
+        "precision",
+        "compute type . stored-weight type (default: the seed's, 16.16, in HMC 32.32); fp32 where the CPU has no half",
+        choice(*PRECISIONS),
+        "|".join(PRECISIONS),
+    ),
+    EMULATE_HALF,
     extra("execution", "eager, compile, ... or auto: the better of a short trial", str, "WORD", "auto"),
     extra("threads", "thread budget (default: every CPU of this process)", integer(1), "N"),
     extra(

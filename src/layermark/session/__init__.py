@@ -1,5 +1,6 @@
 """A session: comparison groups measured one after the other, judged, and stored."""
 
+from layermark.session.checkouts import gate_checkouts
 from layermark.session.compare import compare_settings, compare_stored
 from layermark.session.listener import Listener
 from layermark.session.machine import measure_ceilings, measure_noise
@@ -10,6 +11,7 @@ __all__ = [
     "Listener",
     "compare_settings",
     "compare_stored",
+    "gate_checkouts",
     "measure",
     "measure_ceilings",
     "measure_noise",

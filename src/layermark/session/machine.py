@@ -20,7 +20,7 @@ def _asking(threads: int) -> Spec:
 def measure_ceilings(threads: int) -> dict[str, Any]:
     """Peak arithmetic, and bandwidth by working-set size, with this many threads."""
     with Crew() as crew:
-        ceilings = Ceilings(crew, _TIMEOUT_S)
+        ceilings = Ceilings(crew, lambda: _TIMEOUT_S)
         readings = {size: ceilings.reading(_asking(threads), size, 0.3) for size in WORKING_SETS}
     return {
         "threads": threads,
@@ -32,7 +32,7 @@ def measure_ceilings(threads: int) -> dict[str, Any]:
 def measure_noise(threads: int, readings: int = 30) -> dict[str, Any]:
     """How much the same matrix product varies on this machine, from reading to reading."""
     with Crew() as crew:
-        ceilings = Ceilings(crew, _TIMEOUT_S)
+        ceilings = Ceilings(crew, lambda: _TIMEOUT_S)
         peaks = [ceilings.reading(_asking(threads), WORKING_SETS[0], 0.1)["flops_per_s"] for _ in range(readings)]
     middle = statistics.median(peaks)
     return {

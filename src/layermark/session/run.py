@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from layermark import stats
 from layermark.axes import complete
-from layermark.errors import UserError
 from layermark.launch.checkpoints import make_readable
 from layermark.launch.process import Crew
 from layermark.outcome import Outcome, Skipped
+from layermark.session.balance import balanced
 from layermark.session.deadline import Deadline
-from layermark.session.group import GroupMeasurement
+from layermark.session.failure import BUDGET
+from layermark.session.known_trials import KnownTrials
 from layermark.session.listener import Listener
+from layermark.session.ranks import check_plan
+from layermark.session.resources import Resources
+from layermark.session.shares import SHORT_SHARE_S, Shares
+from layermark.session.team import Team
+from layermark.session.until_settled import measure_until_settled
+from layermark.session.writer import SessionWriter
 from layermark.spec import Protocol, Spec
 from layermark.store import SessionRecord, Store, open_store
-from layermark.worker import environment
-
-SHORTEST_S = 6.0
-"""About what one measurement takes at least: start, proof, warm-up and a few blocks."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -47,96 +49,71 @@ def run_session(
     command: str = "",
     resume: SessionRecord | None = None,
     listener: Listener | None = None,
+    profiles: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Measure every spec and return one document each; with `resume`, go on with a session that was interrupted."""
-    listener = listener or Listener()
-    deadline = Deadline(budget_s)
-    machine = environment.record()
-    session_id = _opened(store, specs, protocol, command, machine, resume)
-    wanted = list(resume.specs if resume else specs)
-    documents = list(store.documents(session_id)) if resume else []
-    done = set(resume.finished_groups) if resume else set()
-    documents = [doc for doc in documents if doc["group"] in done]
-    todo = {group: members for group, members in groups(wanted).items() if group not in done}
+    """Measure every spec and return one document each; with `resume`, go on with a session that was interrupted.
+
+    With `profiles`, every program is profiled after its timing; traces and summaries appear in that folder.
+    """
+    listener, deadline = listener or Listener(), Deadline(budget_s)
+    wanted = balanced(resume.specs if resume else specs, protocol.timeout, listener)
+    for spec in wanted:
+        check_plan(spec)
+    writer = SessionWriter(store, wanted, protocol, command=command, resume=resume, listener=listener)
+    todo = {group: members for group, members in groups(wanted).items() if group not in writer.finished_groups}
     listener.started(sum(map(len, todo.values())))
-    _warn_if_too_much(todo, budget_s, listener)
+    _note_short_shares(todo, budget_s, listener)
     try:
         with Crew() as crew:
             make_readable(crew, [spec for members in todo.values() for spec in members], protocol.timeout)
-            measurement = GroupMeasurement(crew, protocol, listener, deadline)
-            for index, (group, members) in enumerate(todo.items()):
-                box = _time_box(protocol, members, deadline, len(todo) - index)
-                outcomes = measurement.measure(members, box) if box else _out_of_budget(members)
-                documents += _stored(store, session_id, outcomes, command, protocol, listener)
-                if box:
-                    store.finish_group(session_id, group)
+            resources = Resources.of(crew, deadline, protocol.timeout, protocol.memory_limit, profiles=profiles)
+            shares, trials = Shares(deadline, protocol, sum(map(len, todo.values()))), KnownTrials(store, protocol)
+            for group, members in todo.items():
+                outcomes = _measured(members, resources, shares, trials, listener)
+                for outcome in outcomes:
+                    writer.append(outcome)
+                if not all(isinstance(each, Skipped) and each.code == BUDGET for each in outcomes):
+                    writer.finish_group(group)
     except KeyboardInterrupt:
-        raise Interrupted(session_id, documents) from None
-    return documents
+        raise Interrupted(writer.id, writer.documents) from None
+    return writer.documents
 
 
 def groups(specs: Sequence[Spec]) -> dict[str, list[Spec]]:
-    """Specs by comparison group, in the order of their first members."""
+    """Return specs by comparison group, in the order of their first members."""
     found: dict[str, list[Spec]] = {}
     for spec in specs:
         found.setdefault(spec.group, []).append(spec)
     return found
 
 
-def _opened(
-    store: Store,
-    specs: Sequence[Spec],
-    protocol: Protocol,
-    command: str,
-    machine: Mapping[str, Any],
-    resume: SessionRecord | None,
-) -> str:
-    """The id of the new session, or of the one that goes on."""
-    mark = environment.fingerprint(machine)
-    if resume is not None:
-        if resume.fingerprint != mark:
-            raise UserError(
-                f"session {resume.id} was measured in another environment (machine, kernel or versions differ); "
-                "start a new one without --resume"
-            )
-        return resume.id
-    session_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    store.begin(session_id, command=command, specs=specs, protocol=protocol, environment=machine, fingerprint=mark)
-    return session_id
-
-
-def _warn_if_too_much(todo: Mapping[str, Sequence[Spec]], budget_s: float | None, listener: Listener) -> None:
-    least = SHORTEST_S * sum(map(len, todo.values()))
-    if budget_s is not None and least > budget_s:
-        listener.note(
-            f"{sum(map(len, todo.values()))} measurements take about {least:.0f} s at least and will not all fit "
-            f"into the budget of {budget_s:g} s; the rest is reported as not measured"
+def _measured(
+    members: Sequence[Spec], resources: Resources, shares: Shares, trials: KnownTrials, listener: Listener
+) -> list[Outcome]:
+    """Measure one comparison group in its share of the budget; the probes of its runtimes judge it."""
+    share, began = shares.next(len(members)), time.monotonic()
+    if resources.deadline.left() == 0:
+        return [Skipped(spec=spec, reason="not measured: the budget was used up", code=BUDGET) for spec in members]
+    resources.ceilings.among = {spec.backend for spec in members}
+    choices = [trials.choose(spec, time_to_try=share.trials) for spec in members]
+    teams = [Team(choice.runs, resources, listener) for choice in choices]
+    with resources.deadline.within(share.limit_s):
+        outcomes = measure_until_settled(
+            teams,
+            share.protocol,
+            resources.deadline,
+            box_s=share.box_s,
+            least_blocks=share.least_blocks,
+            listener=listener,
         )
+    shares.used(outcomes, time.monotonic() - began)
+    return [choice.outcome(outcome) for outcome, choice in zip(outcomes, choices, strict=True)]
 
 
-def _time_box(protocol: Protocol, members: Sequence[Spec], deadline: Deadline, groups_left: int) -> float:
-    """Seconds of alternation for a group; 0 when it does not fit into what is left of the budget."""
-    fair = deadline.left() / groups_left - SHORTEST_S / 2 * len(members)
-    box = min(protocol.time_box * len(members), max(fair, SHORTEST_S / 2))
-    return box if deadline.left() > SHORTEST_S * len(members) else 0.0
-
-
-def _out_of_budget(members: Sequence[Spec]) -> list[Outcome]:
-    return [Skipped(spec=spec, reason="not measured: the budget was used up") for spec in members]
-
-
-def _stored(
-    store: Store,
-    session_id: str,
-    outcomes: Sequence[Outcome],
-    command: str,
-    protocol: Protocol,
-    listener: Listener,
-) -> list[dict[str, Any]]:
-    documents = []
-    for outcome in outcomes:
-        document = stats.document(outcome, session=session_id, command=command, goal=protocol.precision_goal)
-        store.append(session_id, outcome, document)
-        listener.finished(document)
-        documents.append(document)
-    return documents
+def _note_short_shares(todo: Mapping[str, Sequence[Spec]], budget_s: float | None, listener: Listener) -> None:
+    count = sum(map(len, todo.values()))
+    if budget_s is not None and count and budget_s / count < SHORT_SHARE_S:
+        listener.note(
+            f"{count} measurements share a budget of {budget_s:g} s, about {budget_s / count:.1f} s each: "
+            "plain executions in place of trials, and shorter time boxes"
+        )

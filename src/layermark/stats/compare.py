@@ -15,10 +15,14 @@ from layermark.outcome import Run
 from layermark.stats.rates import RESAMPLES, Array, rates, timed_blocks
 
 START_SPREAD = 0.012
-"""How far two starts of one program lie apart in 95 of 100 cases, where this machine has not told yet."""
+"""By how much two starts of one program differ in 95 of 100 cases, where this machine has not told yet."""
 
 MIN_STARTS = 3
 MIN_ROUNDS = 3
+PROMISED = 0.02
+"""The difference that `compare` means to find within its budget."""
+_FOUND = 0.975
+"""Quantile of the shift's own error for 95 of 100: the next comparison's half-width is another, often a wider one."""
 
 _SEED = 20240301
 _PAIR_95 = 1.96 * math.sqrt(2)
@@ -42,8 +46,15 @@ class Verdict:
     starts: tuple[int, int]
     rounds: int
     spread: float | None
-    """How far two starts of one program lie apart in 95 of 100 cases: what was assumed, corrected by what was seen."""
+    """By how much two starts of one program differ in 95 of 100 cases: what was assumed, corrected by what was seen."""
     confidence: float = 0.99
+    detectable: float | None = None
+    """The true difference that a comparison with this much noise finds in 95 of 100 cases, as a share of the rate."""
+
+    @property
+    def keeps_the_promise(self) -> bool:
+        """Whether a difference of 2 % would have been found."""
+        return self.detectable is not None and self.detectable <= PROMISED
 
 
 def noise_floor(run: Run) -> float | None:
@@ -112,7 +123,16 @@ def compare_starts(
         rounds=logs.shape[-1],
         spread=float(seen),
         confidence=confidence,
+        detectable=math.expm1(h + slack(float(half), confidence, _PRIOR_DF + len(a) + len(b) - 2)),
     )
+
+
+def slack(half: float, confidence: float, df: float) -> float:
+    """Return how far beyond its interval's half-width a true shift must lie to be found in 95 of 100 comparisons.
+
+    The half-width is so many standard errors of a shift, whose own error may carry it back.
+    """
+    return half * student_quantile(_FOUND, df) / student_quantile((1 + confidence) / 2, df)
 
 
 def compare_documents(
@@ -139,6 +159,7 @@ def compare_documents(
         rounds=min(_block_count(a), _block_count(b)),
         spread=None,
         confidence=confidence,
+        detectable=math.expm1(half + slack(noise, confidence, math.inf)),
     )
 
 

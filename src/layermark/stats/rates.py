@@ -62,6 +62,12 @@ def sustained(blocks: Sequence[Block], items_per_batch: int) -> Interval | None:
     return _interval(float(items.sum() / seconds.sum()), resampled, len(timed))
 
 
+def mean_rate(blocks: Sequence[Block], items_per_batch: int) -> float | None:
+    """The seed documents' average: the mean of the blocks' rates without the first; None without two blocks."""
+    timed = timed_blocks(blocks)
+    return float(rates(timed[1:], items_per_batch).mean()) if len(timed) > 1 else None
+
+
 def settled(blocks: Sequence[Block], items_per_batch: int, goal: float) -> bool:
     """The stop rule: whether the throughput's 95 % interval lies within +-goal of its value."""
     if len(timed_blocks(blocks)) < _MIN_BLOCKS:

@@ -58,6 +58,10 @@ class Channel:
             count -= len(part)
         return b"".join(parts)
 
+    def fileno(self) -> int:
+        """The descriptor of the line."""
+        return self._line.fileno()
+
     def close(self) -> None:
         """Hang up."""
         self._line.close()

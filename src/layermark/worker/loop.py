@@ -23,7 +23,8 @@ JOINED_SAMPLES = 5
 AGREE = 0.05
 LATENCIES_KEPT = 4096
 _LONG_CALL_NS = 1_000_000_000
-_WARM_UP_LIMIT_NS = 5_000_000_000
+WARM_UP_LIMIT_S = 5.0
+"""A program that is not steady by then is measured as it is, and the result says so."""
 _KEPT_OF_A_SAMPLE = 256
 
 
@@ -37,7 +38,7 @@ class WarmUp:
     steady: bool
 
 
-class Loop:
+class MeasuringLoop:
     """Drives one program: every call runs `batches_per_step` batches of the ring."""
 
     def __init__(
@@ -51,23 +52,26 @@ class Loop:
         self._program = program
         self._sample_ns = sample_ns
         # A program that has several batches in flight is never full in a call of one, and would only seem slow.
+        # One that accumulates gradients makes whole updates.
         self._steps = math.ceil(program.least_batches / batches_per_step)
+        while (self._steps * batches_per_step) % program.micro_batches:
+            self._steps += 1
         self._batches = batches_per_step * self._steps
         self._clock = program.clock
         self._calls = 1
 
-    def on(self, program: Program) -> Loop:
+    def on(self, program: Program) -> MeasuringLoop:
         """The same loop over a copy of its program; the calls that open a block are all the warm-up that it needs."""
-        other = Loop(program, self._batches // self._steps, self._sample_ns, self._counters)
+        other = MeasuringLoop(program, self._batches // self._steps, self._sample_ns, self._counters)
         other._calls = self._calls
         return other
 
-    def warm_up(self) -> WarmUp:
-        """Drop the first step, then run windows until two that follow each other agree."""
+    def warm_up(self, limit_s: float = WARM_UP_LIMIT_S) -> WarmUp:
+        """Drop the first step, then run windows until two that follow each other agree, or so long."""
         with self._program.running():
             first = self._sample(1)
             began = self._clock()
-            step_ns, steady = self._settle(began + _WARM_UP_LIMIT_NS)
+            step_ns, steady = self._settle(began + int(limit_s * 1e9))
             self._calls = self._filling(step_ns)
             if self._calls > 1:  # one after the other, calls may be shorter than alone
                 joined = statistics.median(self._sample(self._calls) for _ in range(JOINED_SAMPLES))
@@ -212,6 +216,7 @@ def unfinished_share(
     with little CPU time, since it waits for data, is long enough.
     """
     wanted_ns, spin_ns = threads * 300_000_000, threads * 100_000_000
+    batches = program.whole(batches)
     while True:
         began, entered = cpu_clock(), program.clock()
         program.run(batches)
@@ -221,7 +226,7 @@ def unfinished_share(
         if still - began >= wanted_ns or waited or batches >= 1 << 16 or program.clock_name != "perf_counter":
             return max(0, still - returned - spin_ns) / max(1, still - began)
         wanted = math.ceil(1.1 * batches * _LONG_CALL_NS / max(1, left - entered))
-        batches = max(batches + 1, min(4 * batches, wanted))
+        batches = program.whole(max(batches + 1, min(4 * batches, wanted)))
 
 
 def _stand_still(cpu_clock: Callable[[], int], sleep: Callable[[float], None]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from layermark.backends.base import Program
-from layermark.laws import stream
+from layermark.laws import random_generator
 from layermark.workloads.base import Task
 
 
@@ -26,4 +26,4 @@ def right_answers(program: Program, task: Task, batches: int) -> int:
 
 def made_up_label(seed: int, classes: int) -> int:
     """The class that all made-up pictures belong to; the last class is never drawn, as in the seeds' programs."""
-    return int(stream(seed, "label").integers(0, max(1, classes - 1)))
+    return int(random_generator(seed, "label").integers(0, max(1, classes - 1)))

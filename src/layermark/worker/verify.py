@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,21 +14,21 @@ from layermark.graph import Graph
 from layermark.outcome import Verification
 from layermark.spec import QUANTISED, Spec
 from layermark.worker import oracle
+from layermark.worker.distance import Comparison, error, typical_error
+from layermark.worker.training_proof import check_training
 from layermark.workloads.base import Task
 from layermark.workloads.folding import folded, products
 
-# The largest error allowed, as a share of the spread (standard deviation) of what is compared.
-# Gradients are sums over many more terms than outputs, hence a column of their own.
-TOLERANCES: Mapping[str, tuple[float, float]] = {
-    "32.32": (1e-4, 1e-3),
-    "16.32": (3e-2, 1e-1),
-    "16.16": (3e-2, 1e-1),
-    "bf16.32": (2.5e-1, 5e-1),
-    "bf16.bf16": (2.5e-1, 5e-1),
+# The largest error allowed of an output, as a share of the spread (standard deviation) of what is compared.
+# What training may be off by stands in `moves`.
+TOLERANCES: Mapping[str, float] = {
+    "64.64": 1e-9,
+    "32.32": 1e-4,
+    "16.32": 3e-2,
+    "16.16": 3e-2,
+    "bf16.32": 2.5e-1,
+    "bf16.bf16": 2.5e-1,
 }
-# A sum of n terms in float32 may be off by n roundings. Frameworks that add up the half million positions of a 1080p
-# picture one after the other are (torch's bias gradient: 2.7 % of the spread); that is float32, not a mistake.
-ROUNDOFF = 2.0**-24
 AGAINST = "float64 reference"
 
 # Roundings of one contraction are passed on through all that follow: float32 itself is off by 2e-5 of the spread
@@ -39,15 +39,9 @@ HALF_PARTIALS = 4.0
 _LARGEST = 0.5
 """Whatever the depth, half of the spread is wrong."""
 
-# Inputs that are all alike can give outputs without any spread, and gradients that are what is left of large sums that
-# cancel (fp32 itself loses 1.6 % of the bias gradient of a 1080p convolution over zeros). Errors are then judged
-# against at least this. Random values, on which such a program is proven too, have no such floor.
+# Inputs that are all alike can give outputs without any spread. Errors are then judged against at least this. Random
+# values, on which such a program is proven too, have no such floor.
 _FLOOR = 1e-3
-
-# The shift of a norm that only convolutions with norms of their own read has no gradient at all: they take every
-# constant out again. What a program finds there is what rounding leaves, and is judged beside the gradient of the
-# scale.
-_OF_SIBLINGS = 0.1
 
 # Whole numbers round far more coarsely, and the roundings of layers that follow each other add up like the steps of a
 # random walk: the root of the mean square was 0.004 to 0.053 of the spread times the root of the depth, over models of
@@ -58,8 +52,15 @@ _LARGEST_INT8 = 0.9
 # the quantised model, and each must be what was quantised, up to its steps.
 INT8_WEIGHTS = 0.25
 
-Comparison = tuple[str, float, float]
-"""What was compared, its error, and the error allowed."""
+_MANY = 16
+"""A call of the proof has no more batches than this, unless a program needs more of them in flight."""
+
+
+class Call(NamedTuple):
+    """A call of the proof, and the input of the ring whose outputs it must leave; None if nobody looks."""
+
+    batches: int
+    leaves: int | None
 
 
 def verify(program: Program, spec: Spec, task: Task, path: Path) -> Verification:
@@ -68,27 +69,57 @@ def verify(program: Program, spec: Spec, task: Task, path: Path) -> Verification
         expected = dict(file)
     weights = task.weights()
     program.load(weights)
-    check = _check_training if spec.mode == "train" else _check_outputs
-    found = list(check(program, spec, task, expected))
-    program.learning_rate = spec.learning_rate
+    found = list(_compared(program, spec, task, expected))
+    program.learning_rate, program.micro_batches = spec.learning_rate, spec.update.micro_batches
     program.load(weights)
     return judged(spec, found)
 
 
+def _compared(program: Program, spec: Spec, task: Task, expected: Arrays) -> Iterator[Comparison]:
+    if spec.mode == "train":
+        return check_training(
+            program, spec, task, expected, output_tolerance(spec.precision, task.graph, spec.partials)
+        )
+    return _check_outputs(program, spec, task, expected)
+
+
+def calls(spec: Spec, least: int, *, live: bool) -> list[Call]:
+    """Return the calls of a proof of outputs: first and last input as a batch alone and as the last of several.
+
+    No call leaves the outputs that the one before has left, so that one which does nothing is found out. Several are as
+    many as a timed call has, within reason, and at least as many as a program keeps in flight. Batches that are loaded
+    come once: the ring is not walked twice, and no runtime loops over them by itself.
+    """
+    last = spec.ring - 1
+    if live:
+        return [Call(1, 0), Call(last, last)]
+    several = max(2, least, min(spec.batches_per_step, _MANY))
+    walk = [
+        Call(1, 0),
+        Call(several + (last - several) % spec.ring, last),
+        Call(several + (1 - several) % spec.ring, 0),
+    ]
+    between = [Call(last - 1, None)] if last > 1 else []
+    return [*walk, *between, Call(1, last)]
+
+
 def _check_outputs(program: Program, spec: Spec, task: Task, expected: Arrays) -> Iterator[Comparison]:
     rows = oracle.rows_kept(spec, task.graph)
-    allowed, _ = tolerances(spec.precision, task.graph, spec.partials)
+    allowed = output_tolerance(spec.precision, task.graph, spec.partials)
     floor = 0.0 if spec.values == "random" else _FLOOR
     distance = typical_error if spec.quantised else error
-    position = 0
-    for index in oracle.checked_inputs(spec):
-        program.run(index + 1 - position)
-        position = index + 1
-        for name, value in program.outputs().items():
-            if rows is not None:
+    for batches, index in calls(spec, program.least_batches, live=task.stream is not None):
+        program.run(batches)
+        if index is None:
+            continue
+        outputs = program.outputs()
+        for name in task.graph.outputs:
+            value = outputs.get(name, np.empty(0))
+            if rows is not None and value.size:
                 value = np.take(value, rows, task.graph.batch_axes[name])
             flat = value.reshape(-1)[oracle.places(spec.seed, name, value.size)]
-            yield f"{name} of input {index}", distance(flat, expected[f"{index}:{name}"], floor), allowed
+            what = f"{name} of input {index}" + (f", the last of {batches}" if batches > 1 else "")
+            yield Comparison(what, distance(flat, expected[f"{index}:{name}"], floor), allowed)
     if spec.quantised:
         yield from _check_products(program, task)
 
@@ -98,101 +129,42 @@ def _check_products(program: Program, task: Task) -> Iterator[Comparison]:
     graph, weights = folded(task.graph, task.weights())
     found = program.products()
     for name in products(graph):
-        yield name, error(found.get(name, np.empty(0)), weights[name], 1e-30), INT8_WEIGHTS
+        yield Comparison(name, error(found.get(name, np.empty(0)), weights[name], 1e-30), INT8_WEIGHTS)
 
 
-def _check_training(program: Program, spec: Spec, task: Task, expected: Arrays) -> Iterator[Comparison]:
-    """One step at a rate that moves the weights; the gradients are read back from how far they moved."""
-    output, gradient = tolerances(spec.precision, task.graph, spec.partials)
-    rate = float(expected["rate"])
-    before = {name: value.astype("float64") for name, value in program.weights().items()}
-    program.learning_rate = rate
-    program.run(1)
-    yield "loss", error(np.asarray(program.outputs()["loss"]), expected["0:loss"]), output
-    after = program.weights()
-    names = [name for name, each in task.graph.parameters.items() if each.trainable]
-    spreads = {name: _spread(expected[f"gradient:{name}"]) for name in names}
-    floor = 1e-6 * max(spreads.values())
-    floor = floor if spec.values == "random" else max(floor, _FLOOR)
-    for name in names:
-        moved = (before[name] - after[name]) / rate
-        wanted = expected[f"gradient:{name}"]
-        allowed = gradient + ROUNDOFF * terms(task, name)
-        least = max(floor, _OF_SIBLINGS * max(spreads[each] for each in siblings(task.graph, name)))
-        yield f"gradient of {name}", error(moved, wanted, least), allowed
-
-
-def siblings(graph: Graph, name: str) -> list[str]:
-    """The trainable parameters of the same node and shape, itself included."""
-    node, shape = name.rpartition("/")[0], graph.parameters[name].shape
-    return [
-        each
-        for each, facts in graph.parameters.items()
-        if each.rpartition("/")[0] == node and facts.shape == shape and facts.trainable
-    ]
-
-
-def tolerances(precision: str, graph: Graph, partials: str = "full") -> tuple[float, float]:
-    """The errors allowed of outputs and of gradients, by the type, its sums, and how deep the network is."""
+def output_tolerance(precision: str, graph: Graph, partials: str = "full") -> float:
+    """Return the error allowed of outputs, by the type, its sums, and how deep the network is."""
     if precision in QUANTISED:
-        return (min(INT8 * math.sqrt(max(1, graph.depth)), _LARGEST_INT8),) * 2
+        return min(INT8 * math.sqrt(max(1, graph.depth)), _LARGEST_INT8)
     factor = max(1.0, graph.depth / DEPTH)
     if partials == "half" and not precision.startswith("32"):
         factor *= HALF_PARTIALS
-    output, gradient = TOLERANCES[precision]
-    return max(output, min(output * factor, _LARGEST)), max(gradient, min(gradient * factor, _LARGEST))
-
-
-def terms(task: Task, name: str) -> int:
-    """How many contributions the gradient of one element of a parameter sums: batch x positions x time steps."""
-    node = task.graph.by_name[name.rsplit("/", 1)[0]]
-    shapes = task.graph.input_shapes(node)
-    largest = max(each.count for each in node.op.parameters(*shapes).values())
-    return node.op.macs(*shapes) // largest
-
-
-def error(actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], floor: float = 0.0) -> float:
-    """The largest difference as a share of the expected values' spread; infinite where shapes or values are broken."""
-    if actual.size != expected.size or not np.all(np.isfinite(actual)):
-        return float("inf")
-    difference = np.max(np.abs(actual.reshape(-1).astype("float64") - expected.reshape(-1)), initial=0.0)
-    return float(difference / max(_spread(expected), floor, 1e-30))
-
-
-def typical_error(actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], floor: float = 0.0) -> float:
-    """The root of the mean square of the differences, as a share of the spread."""
-    if actual.size != expected.size or not np.all(np.isfinite(actual)):
-        return float("inf")
-    square = np.mean(np.square(actual.reshape(-1).astype("float64") - expected.reshape(-1)))
-    return math.sqrt(square) / max(_spread(expected), floor, 1e-30)
-
-
-def _spread(values: np.ndarray[Any, Any]) -> float:
-    """Standard deviation, or the size of the values where they hardly differ."""
-    deviation, size = float(np.std(values)), float(np.sqrt(np.mean(np.square(values))))
-    return deviation if deviation > 1e-3 * size else size
+    allowed = TOLERANCES[precision]
+    return max(allowed, min(allowed * factor, _LARGEST))
 
 
 def judged(spec: Spec, found: list[Comparison]) -> Verification:
-    """The worst of the comparisons decides; a reason says what it looks like."""
-    name, worst, allowed = max(found, key=lambda each: each[1] / each[2])
-    ok = worst <= allowed
+    """Return what the worst of the comparisons says; a reason says what it looks like."""
+    worst = max(found, key=lambda each: each.excess)
+    ok = worst.excess <= 1
     return Verification(
         ok=ok,
-        max_error=worst if np.isfinite(worst) else 1e308,
-        tolerance=allowed,
+        max_error=worst.error if math.isfinite(worst.error) else 1e308,
+        tolerance=worst.allowed if math.isfinite(worst.allowed) else 0.0,
         against=AGAINST,
-        worst=name,
-        reason="" if ok else _reason(spec, found),
+        worst=worst.name,
+        reason="" if ok else _reason(spec, found, worst),
     )
 
 
-def _reason(spec: Spec, found: list[Comparison]) -> str:
-    name, worst, allowed = max(found, key=lambda each: each[1] / each[2])
+def _reason(spec: Spec, found: list[Comparison], worst: Comparison) -> str:
+    if not math.isfinite(worst.excess):
+        return f"wrong result: {worst.name} is not finite, or missing"
     coarser = _explained_by(spec, found)
     if coarser:
-        return f"computes in another type: the error of {name} is {worst:.1e}, as {coarser} gives, not {spec.precision}"
-    off = f"{name} is off by {worst:.1e} of its spread, allowed is {allowed:.0e}"
+        error_is = f"the error of {worst.name} is {worst.error:.1e}"
+        return f"computes in another type: {error_is}, as {coarser} gives, not {spec.precision}"
+    off = f"{worst.name} is off by {worst.error:.1e} of its {worst.scale}, allowed is {worst.allowed:.0e}"
     if _adds_up_in_half(spec, found):
         return f"{off}, as if 16-bit products were added up in 16 bits; --partials half accepts such sums"
     return f"wrong result: {off}"
@@ -200,13 +172,13 @@ def _reason(spec: Spec, found: list[Comparison]) -> str:
 
 def _adds_up_in_half(spec: Spec, found: list[Comparison]) -> bool:
     """Whether sums in 16 bits would explain errors that were expected to come from products alone."""
-    halves = not spec.quantised and not spec.precision.startswith("32") and spec.partials != "half"
-    return halves and all(each[1] <= each[2] * HALF_PARTIALS for each in found)
+    halves = not spec.quantised and not spec.precision.startswith(("32", "64")) and spec.partials != "half"
+    return halves and all(each.excess <= HALF_PARTIALS for each in found)
 
 
 def _explained_by(spec: Spec, found: list[Comparison]) -> str | None:
     """The half type whose rounding alone would explain the errors, if all of them are that small and no smaller."""
     if spec.precision != "32.32":
         return None
-    within: Callable[[float], bool] = lambda share: all(each[1] <= each[2] * share for each in found)  # noqa: E731
-    return "float16" if within(30) else "bfloat16" if within(300) else None
+    excess = max(each.excess for each in found)
+    return "float16" if excess <= 30 else "bfloat16" if excess <= 300 else None

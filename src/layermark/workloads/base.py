@@ -4,39 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from layermark import registry
 from layermark.graph import Graph
-from layermark.laws import stream
+from layermark.laws import random_generator
 from layermark.ops import Input
-from layermark.spec import MODES, Spec
+from layermark.spec import MODES, Group, Spec
+from layermark.timing import Stopwatch
+from layermark.training.mixing import Mixing
+from layermark.training.update import Update
 from layermark.workloads.checkpoint import Loaded
-from layermark.workloads.weights import Calibrated, Seeded, Source
+from layermark.workloads.weights import Calibrated, InitialWeights, Seeded
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-class Stopwatch:
-    """Seconds spent inside its `with` blocks so far."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __enter__(self) -> None:
-        self._began = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds += time.perf_counter() - self._began
-
-
-class Stream(Protocol):
+class InputStream(Protocol):
     """Batches that come from somewhere else, one after the other, without end."""
 
     def batch(self, index: int) -> dict[str, np.ndarray[Any, Any]]:
@@ -82,42 +71,69 @@ class Task:
     items: int
     """Items in one batch."""
     values: str = "random"
-    source: Source | None = None
+    update: Update = field(default_factory=Update)
+    """How training moves the parameters."""
+    initial_weights: InitialWeights | None = None
     """Where the parameters come from, if not from their laws alone."""
-    stream: Stream | None = field(default=None, compare=False, repr=False)
+    mixing: Mixing = field(default_factory=Mixing)
+    """How pictures are mixed with each other."""
+    stream: InputStream | None = field(default=None, compare=False, repr=False)
     """Where inputs come from, if they are not drawn."""
+    group: Group | None = field(default=None, compare=False)
+    """The ranks that this one works with; None for a rank that works alone."""
+    ring: int = 0
+    """How many inputs are drawn, where the replicas of a group share them."""
     drawing: Stopwatch = field(default_factory=Stopwatch, compare=False, repr=False)
     """What drawing weights and inputs has taken: a program makes its ring while it is built, which is no compiling."""
 
     def flops(self, mode: str) -> int:
-        """Exact scalar operations of one batch."""
-        return self.graph.flops(mode)
+        """Exact scalar operations of one batch, its share of the update included."""
+        return self.graph.flops(mode, self.update)
 
     def compulsory_bytes(self, mode: str, compute_bytes: int = 4, weight_bytes: int = 4) -> int:
         """Bytes that one batch must move at least."""
         return self.graph.compulsory_bytes(mode, compute_bytes, weight_bytes)
 
-    def memory_bytes(self, mode: str, ring: int, weight_copies: int = 4) -> int:
+    def memory_bytes(self, mode: str, ring: int, weight_copies: float = 4) -> int:
         """A rough upper estimate of what a program holds: its ring, its weights and its activations."""
-        # A backward pass needs every activation; without one a few times what is live at once, for workspaces.
-        kept = sum(math.prod(shape) for shape in self.graph.shapes.values())
-        activations = 4 * 3 * (kept if mode == "train" else self.graph.most_live)
         fed = 4 * sum(math.prod(op.dims) for op in self.graph.inputs.values())
-        held = 4 * sum(each.count for each in self.graph.parameters.values())
-        return ring * fed + weight_copies * held + activations
+        return ring * fed + int(weight_copies * self.weight_bytes) + self.activation_bytes(mode)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the parameters in float32."""
+        return 4 * sum(each.count for each in self.graph.parameters.values())
+
+    def activation_bytes(self, mode: str) -> int:
+        """A rough upper estimate of the activations in float32."""
+        return activation_bytes(self.graph, mode)
 
     def weights(self) -> dict[str, np.ndarray[Any, Any]]:
         """The initial parameters; the same on every backend, and made once."""
         return dict(self._made)
 
+    def weights_of(self, names: Collection[str]) -> dict[str, np.ndarray[Any, Any]]:
+        """Some of the initial parameters. Nobody keeps them, unless all were asked for before."""
+        if "_made" in self.__dict__:
+            return {name: each for name, each in self._made.items() if name in names}
+        return self._first(names)
+
     @cached_property
     def _made(self) -> dict[str, np.ndarray[Any, Any]]:
+        return self._first(None)
+
+    def _first(self, names: Collection[str] | None) -> dict[str, np.ndarray[Any, Any]]:
         with self.drawing:
-            drawn = (self.source or Seeded(self.graph, self.seed)).weights()
+            drawn = (self.initial_weights or Seeded(self.graph, self.seed)).weights(names)
         return {name: each * 0 for name, each in drawn.items()} if self.values == "zeros" else drawn
 
     def batch(self, index: int) -> dict[str, np.ndarray[Any, Any]]:
-        """Inputs and targets number `index` of the ring; the same on every backend."""
+        """Inputs and targets number `index` of the ring; the same on every backend.
+
+        Replicas of a group take them in turn, so that together they see what one process alone would see.
+        """
+        if self.stream is None and self.group is not None:
+            return self.drawn((index * self.group.replicas + self.group.replica) % self.ring)
         if self.stream is None:
             return self.drawn(index)
         with self.drawing:
@@ -125,12 +141,22 @@ class Task:
 
     def drawn(self, index: int) -> dict[str, np.ndarray[Any, Any]]:
         """Inputs and targets number `index`, all from their laws."""
+        return self.mixed(self.drawn_of(index, self.graph.inputs), index)
+
+    def drawn_of(self, index: int, names: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
+        """Some inputs of number `index` from their laws; those that mix pictures are not theirs alone to draw."""
         with self.drawing:
             drawn = {
-                name: op.law.draw(stream(self.seed, "input", name, index), op.dims)
-                for name, op in self.graph.inputs.items()
+                name: op.law.draw(random_generator(self.seed, "input", name, index), op.dims)
+                for name, op in ((name, self.graph.inputs[name]) for name in names)
             }
         return {name: self._valued(self.graph.inputs[name], each, index) for name, each in drawn.items()}
+
+    def mixed(self, fed: dict[str, np.ndarray[Any, Any]], index: int) -> dict[str, np.ndarray[Any, Any]]:
+        """Inputs number `index` with the coefficients that their pictures are mixed by."""
+        if not self.mixing.active or self.graph.pictures is None:
+            return fed
+        return self.mixing.fed(fed, self.graph.pictures, seed=self.seed, index=index)
 
     def _valued(self, op: Input, drawn: np.ndarray[Any, Any], index: int) -> np.ndarray[Any, Any]:
         """What an input holds instead of what was drawn; distributions stay, since zeros do not add up to one."""
@@ -166,9 +192,18 @@ class Workload(ABC):
         """What a spec of this workload asks for."""
         params = self.Params(**spec.params)
         graph = self.graph(params, batch_size=batch_size, mode=spec.mode, loss=spec.loss)
-        return Task(graph, spec.seed, self.items(params, batch_size), spec.values, self._source(spec, params, graph))
+        graph = graph.smoothed(spec.update.label_smoothing).mixed(spec.mixing)
+        return Task(
+            graph,
+            spec.seed,
+            self.items(params, batch_size),
+            spec.values,
+            spec.update,
+            self._initial_weights(spec, params, graph),
+            mixing=spec.mixing,
+        )
 
-    def _source(self, spec: Spec, params: Any, graph: Graph) -> Source | None:
+    def _initial_weights(self, spec: Spec, params: Any, graph: Graph) -> InitialWeights | None:
         if spec.weights:
             return Loaded(graph, spec.weights)
 
@@ -189,6 +224,26 @@ def workload(name: str) -> Workload:
 def task(spec: Spec, batch_size: int | None = None) -> Task:
     """The task that a spec describes; another batch size gives the same network for fewer items."""
     return workload(spec.workload).task(spec, batch_size or spec.batch_size)
+
+
+def activation_bytes(graph: Graph, mode: str) -> int:
+    """Return a rough upper estimate of a graph's activations in float32.
+
+    A backward pass needs every one of them; without it a few times what is live at once, for workspaces.
+    """
+    kept = sum(math.prod(shape) for shape in graph.shapes.values()) if mode == "train" else graph.most_live
+    return 4 * 3 * kept
+
+
+def kept_bytes(graph: Graph) -> int:
+    """Bytes in float32 of everything that the nodes of a graph give for one batch."""
+    return 4 * sum(math.prod(shape) for shape in graph.shapes.values())
+
+
+def block_bytes(graph: Graph) -> int:
+    """The same while activations are computed again block by block: what blocks hand on, and the inside of one."""
+    blocks = [[4 * math.prod(graph.shapes[node.name]) for node in block] for block in graph.blocks()]
+    return sum(block[-1] for block in blocks) + max(map(sum, blocks))
 
 
 def default_params(found: Workload) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from layermark import ops, reference
 from layermark.graph import Graph, Node
-from layermark.laws import Integers, Law, Normal, Shape, Uniform, stream
+from layermark.laws import Integers, Law, Normal, Shape, Uniform, random_generator
 from layermark.workloads.weights import Seeded
 
 POSITIONS = 196
@@ -33,7 +33,10 @@ def calibration(graph_of: Callable[[int], Graph], seed: int) -> dict[str, Array]
     one = graph_of(1)
     areas = [math.prod(one.shapes[node.name][2:]) for node in one if isinstance(node.op, ops.Norm)]
     graph = graph_of(max(PICTURES, math.ceil(POSITIONS / min(areas, default=POSITIONS))))
-    fed = {name: _pictures(op.law, stream(seed, "calibration", name), op.dims) for name, op in graph.inputs.items()}
+    fed = {
+        name: _pictures(op.law, random_generator(seed, "calibration", name), op.dims)
+        for name, op in graph.inputs.items()
+    }
     seen = _Seen()
     reference.evaluate(graph, Seeded(graph, seed).weights(), fed, apply=seen.apply)
     return seen.found

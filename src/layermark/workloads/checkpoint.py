@@ -3,43 +3,34 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache as remembered
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from layermark import cache, ops
+from layermark import cache, ops, safetensors
 from layermark.errors import UserError, shortened
 from layermark.graph import Graph
 from layermark.laws import Shape
+from layermark.safetensors import Entry
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
 
-SUFFIX = ".safetensors"
+SUFFIX = safetensors.SUFFIX
 PICKLES = (".pth", ".pt", ".bin")
 """Files that only PyTorch's weights-only loader reads, in a worker; it writes them out as safetensors."""
 
-# The types that a file may hold, as NumPy calls them; bfloat16 is the upper half of a float32.
-_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
 _NORM_WORDS = {"weight": "scale", "bias": "shift", "running_mean": "mean", "running_var": "variance"}
 _IGNORED = "num_batches_tracked"
+_SECTIONS, _STATE = ("weights/", "statistics/"), "optimiser/"
+"""How the arrays of a training run's own checkpoints begin; the optimiser's are nobody's weights."""
 _NAMED = 6
 """How many names of a kind an error lists."""
-
-
-class Entry(NamedTuple):
-    """Where one array of a file is."""
-
-    kind: str
-    shape: Shape
-    begin: int
-    end: int
 
 
 @dataclass(frozen=True)
@@ -49,16 +40,17 @@ class Loaded:
     graph: Graph
     path: str
 
-    def weights(self) -> dict[str, Array]:
-        """Every parameter of the graph in its canonical layout, as float32."""
+    def weights(self, names: Collection[str] | None = None) -> dict[str, Array]:
+        """Every parameter of the graph, or some of them, in its canonical layout, as float32."""
         import numpy
 
         place = readable(self.path)
-        entries = header(place)
+        entries = safetensors.header(place)
         data = numpy.memmap(place, "u1", "r")
         found = {}
         for name, source in fitted(self.graph, {key: each.shape for key, each in entries.items()}, self.path).items():
-            found[name] = _shaped(_array(data, entries[source]), self.graph.parameters[name].shape)
+            if names is None or name in names:
+                found[name] = _shaped(_array(data, entries[source]), self.graph.parameters[name].shape)
         return found
 
 
@@ -70,7 +62,7 @@ def check(graph: Graph, path: str) -> None:
         raise UserError(f"--weights {path}: expected a file that ends in {SUFFIX} or {', '.join(PICKLES)}")
     place = readable(path)
     if place.exists():
-        fitted(graph, {name: each.shape for name, each in header(place).items()}, path)
+        fitted(graph, {name: each.shape for name, each in safetensors.header(place).items()}, path)
 
 
 def readable(path: str) -> Path:
@@ -99,7 +91,7 @@ def fitted(graph: Graph, shapes: Mapping[str, Shape], path: str) -> dict[str, st
     for key, shape in shapes.items():
         name = _parameter(graph, key)
         if name is None:
-            left += [key] * (not key.endswith(_IGNORED))
+            left += [key] * (not key.endswith(_IGNORED) and not key.startswith(_STATE))
         elif not _fits(shape, graph.parameters[name].shape):
             misshapen.append(f"{key} {list(shape)} instead of {list(graph.parameters[name].shape)}")
         else:
@@ -114,6 +106,9 @@ def fitted(graph: Graph, shapes: Mapping[str, Shape], path: str) -> dict[str, st
 
 def _parameter(graph: Graph, key: str) -> str | None:
     """The parameter that a name of any vocabulary means: dots part modules, the last word is the tensor."""
+    own = next((key.removeprefix(each) for each in _SECTIONS if key.startswith(each)), key)
+    if own in graph.parameters:
+        return own
     *modules, word = key.removeprefix("module.").split(".")
     node = "/".join(modules)
     node = graph.aliases.get(node, node)
@@ -148,49 +143,12 @@ def _shaped(values: Array, wanted: Shape) -> Array:
     return numpy.concatenate([values, numpy.zeros_like(values[:, :1])], axis=1)
 
 
-def header(path: Path) -> dict[str, Entry]:
-    """The arrays of a safetensors file; nothing of their contents is read."""
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            size = path.stat().st_size
-            if not 2 <= length <= size - 8:
-                raise ValueError("the header does not fit into the file")
-            doc = json.loads(file.read(length))
-        return {name: _entry(facts, 8 + length, size) for name, facts in doc.items() if name != "__metadata__"}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"cannot read {path.name} as safetensors: {error}") from None
-
-
-def _entry(facts: Mapping[str, Any], start: int, size: int) -> Entry:
-    begin, end = (start + int(each) for each in facts["data_offsets"])
-    kind, shape = facts["dtype"], tuple(int(each) for each in facts["shape"])
-    if kind not in _TYPES:
-        raise ValueError(f"type {kind} is not known")
-    if begin > end or end > size:
-        raise ValueError("the file is cut short")
-    return Entry(kind, shape, begin, end)
-
-
 def _array(data: Array, entry: Entry) -> Array:
     import numpy
 
-    values = data[entry.begin : entry.end].view(_TYPES[entry.kind])
-    if entry.kind == "BF16":
-        values = (values.astype("<u4") << 16).view("<f4")
-    return numpy.array(values, "float32").reshape(entry.shape)
+    return numpy.array(safetensors.array(data, entry), "float32")
 
 
 def write(path: Path, arrays: Iterable[tuple[str, Array]]) -> None:
     """A safetensors file of float32 arrays; it appears whole or not at all."""
-    doc, place, parts = {}, 0, []
-    for name, values in arrays:
-        raw = values.astype("<f4").tobytes()
-        doc[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [place, place + len(raw)]}
-        place += len(raw)
-        parts.append(raw)
-    text = json.dumps(doc).encode()
-    text += b" " * (-len(text) % 8)
-    with cache.whole(path) as part, part.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.writelines(parts)
+    safetensors.write(path, ((name, values.astype("<f4", copy=False)) for name, values in arrays))

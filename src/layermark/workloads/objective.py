@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 LossWriter = Callable[[Builder, str], str]
-"""Adds a loss that reads the node of this name, and answers the loss's name."""
+"""Adds a loss that reads the node of this name, and returns the loss's name."""
 
 
 @dataclass(frozen=True)

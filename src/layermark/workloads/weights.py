@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from layermark import cache
 from layermark.graph import Graph
-from layermark.laws import stream
+from layermark.laws import random_generator
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 _CACHE_BYTES = 256 << 20
 
 
-class Source(Protocol):
+class InitialWeights(Protocol):
     """Anything that can give a graph its parameters, the same in every process."""
 
-    def weights(self) -> Weights:
-        """The initial parameters under their canonical names."""
+    def weights(self, names: Collection[str] | None = None) -> Weights:
+        """The initial parameters under their canonical names; of all there are, or of some."""
         ...
 
 
@@ -38,11 +38,12 @@ class Seeded:
     graph: Graph
     seed: int
 
-    def weights(self) -> Weights:
+    def weights(self, names: Collection[str] | None = None) -> Weights:
         """Values that depend on seed and name only."""
         return {
-            name: parameter.law.draw(stream(self.seed, "weight", name), parameter.shape)
+            name: parameter.law.draw(random_generator(self.seed, "weight", name), parameter.shape)
             for name, parameter in self.graph.parameters.items()
+            if names is None or name in names
         }
 
 
@@ -60,10 +61,10 @@ class Calibrated:
     identity: Mapping[str, Any]
     """What tells this network from others."""
 
-    def weights(self) -> Weights:
+    def weights(self, names: Collection[str] | None = None) -> Weights:
         """Seeded values, scaled, with statistics that were seen."""
-        found = self._calibration()
-        drawn = Seeded(self.graph_of(1), self.seed).weights()
+        found = {name: each for name, each in self._calibration().items() if names is None or name in names}
+        drawn = Seeded(self.graph_of(1), self.seed).weights(names)
         # A file holds one number for a tensor that is scaled, and statistics as they are.
         return drawn | {name: each if each.ndim else drawn[name] * each for name, each in found.items()}
 
@@ -72,12 +73,18 @@ class Calibrated:
 
         path = cache.folder("calibration") / f"{self._key()}.npz"
         if not path.exists():
-            cache.make_room(path.parent, _CACHE_BYTES)
-            from layermark.workloads.calibration import calibration
-
-            _write(path, calibration(self.graph_of, self.seed))
+            self._calibrate(path)
         with numpy.load(path, allow_pickle=False) as file:
             return dict(file)
+
+    def _calibrate(self, path: Path) -> None:
+        """Make the pass, once for all ranks that ask for it at the same time."""
+        cache.make_room(path.parent, _CACHE_BYTES)
+        from layermark.workloads.calibration import calibration
+
+        with cache.alone(path):
+            if not path.exists():
+                _write(path, calibration(self.graph_of, self.seed))
 
     def _key(self) -> str:
         doc = {"seed": self.seed, "code": cache.code_version(), **self.identity}

@@ -12,18 +12,18 @@ import numpy as np
 from onnx import TensorProto
 
 from layermark import ops
-from layermark.backends._onnx import cells, losses
+from layermark.backends._onnx import losses, recurrent
 from layermark.backends._onnx.writer import Array, Site
 from layermark.errors import Unsupported
 
 
 @singledispatch
 def lower_op(op: ops.Op, site: Site) -> str:
-    """Write one operation; answers the name of the tensor that holds its output."""
+    """Write one operation; return the name of the tensor that holds its output."""
     raise Unsupported(f"ONNX has no lowering of {type(op).__name__}")
 
 
-lower_op.register(ops.Recurrent, cells.recurrent)
+lower_op.register(ops.Recurrent, recurrent.recurrent_layer)
 lower_op.register(ops.Softmax, losses.softmax)
 lower_op.register(ops.MeanSquaredError, losses.mean_squared_error)
 lower_op.register(ops.SumSquaredError, losses.sum_squared_error)

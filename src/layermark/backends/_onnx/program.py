@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,13 +11,13 @@ from onnx import ModelProto, TensorProto, helper
 
 from layermark import ops
 from layermark.backends._onnx import quantised
+from layermark.backends._onnx.runners import Runner
 from layermark.backends._onnx.writer import Array, compute_type, input_type, write
-from layermark.backends.base import Arrays, Program, Timeline, live, one_by_one
+from layermark.backends.base import Arrays, Program, Timeline, live
 from layermark.devices import cpu
 from layermark.errors import Unsupported, UserError
 from layermark.graph import Graph
 from layermark.spec import Spec, types_of
-from layermark.timing import Step
 from layermark.workloads.base import Task
 from layermark.workloads.folding import folded
 
@@ -27,81 +25,8 @@ UNROLLED_STEPS = 16
 """Loops up to this long are written out: 1.2 (ONNX Runtime) to 1.7 (OpenVINO) times as fast as the runtime's loop."""
 
 
-FILLS = 4
-"""A call of a program with several batches in flight has so many times more: it is full for most of the call."""
-
-
-class Lap(ABC):
-    """The way through the ring. `last` is the place of the batch that ran last, if any did."""
-
-    @property
-    def least(self) -> int:
-        """How many batches a call must have to be worth timing."""
-        return 1
-
-    @property
-    def seamless(self) -> bool:
-        """Whether one call of many batches is the same as many calls."""
-        return False
-
-    def close(self) -> None:
-        """Let go of what it holds."""
-
-    @abstractmethod
-    def run(self, batches: int) -> Timeline:
-        """Run the next batches and return when all are finished."""
-
-    @abstractmethod
-    def rewind(self) -> None:
-        """Begin again at the first input."""
-
-    @property
-    @abstractmethod
-    def last(self) -> int | None:
-        """Which input ran last."""
-
-
-class OneByOne(Lap):
-    """One step per input, each finished when it returns; an evictor is overwritten before every batch, untimed."""
-
-    def __init__(self, steps: Sequence[Step], evictor: Array | None) -> None:
-        self._steps, self._evictor = steps, evictor
-        self.rewind()
-
-    @property
-    def seamless(self) -> bool:
-        """Whether nothing is done between batches."""
-        return self._evictor is None
-
-    def run(self, batches: int) -> Timeline:
-        """Run the next batches, after something else has filled the caches if there is an evictor."""
-        self._done += batches
-        if self._evictor is not None:
-            return self._run_cold(batches, self._evictor)
-        return one_by_one(self._ring, batches, time.perf_counter_ns)[0]
-
-    def _run_cold(self, batches: int, evictor: Array) -> Timeline:
-        handed_over, done = [], []
-        for step in itertools.islice(self._ring, batches):
-            np.add(evictor, 1, out=evictor)
-            handed_over.append(time.perf_counter_ns())
-            step()
-            done.append(time.perf_counter_ns())
-        return Timeline(handed_over, done)
-
-    def rewind(self) -> None:
-        """Begin again at the first input."""
-        self._ring: Iterator[Step] = itertools.cycle(self._steps)
-        self._done = 0
-
-    @property
-    def last(self) -> int | None:
-        """Which input ran last."""
-        return (self._done - 1) % len(self._steps) if self._done else None
-
-
 class OnnxProgram(Program):
-    """A model with its weights inside, behind a lap; other weights make another model.
+    """A model with its weights inside, behind a runner; other weights make another model.
 
     `written` is the precision that the model is written in, where a runtime takes the effective one as an option.
     """
@@ -110,13 +35,13 @@ class OnnxProgram(Program):
         if spec.quantised:
             quantised.refuse(spec, task.graph, spec.backend)
         self._spec, self._task, self._graph, self._written = spec, task, task.graph, written
-        self._settings = described(spec, task.graph)
+        self._settings = describe(spec, task.graph)
         self.host = [feed(task.graph, task.batch(index), written) for index in range(spec.ring)]
         self._live = live(task, "NCHW", lambda batch: feed(task.graph, batch, written))
         self._evictor = np.zeros(cpu.evicted_bytes() // 4, "float32") if spec.cache == "cold" else None
         self._weights = task.weights()
-        self._lap: Lap | None = self._build(self._weights)
-        self._lap.run(3)
+        self._runner: Runner | None = self._build(self._weights)
+        self._runner.run(3)
         self._rewind()
 
     def _model(self, weights: Arrays) -> ModelProto:
@@ -135,20 +60,20 @@ class OnnxProgram(Program):
             return None
         full, narrow = self._full(), self._narrow()
         feeds = list(self._feeds(quantised.comparison(self._spec, self._graph)))
-        answers = [full(each) for each in feeds], [narrow(each) for each in feeds]
-        return quantised.loss(*answers, f"float32 outputs of {self._spec.backend}")
+        outputs = [full(each) for each in feeds], [narrow(each) for each in feeds]
+        return quantised.loss(*outputs, f"float32 outputs of {self._spec.backend}")
 
     @abstractmethod
     def _full(self) -> Callable[[Arrays], Array]:
-        """Answers the first output of the model in float32, whatever is measured."""
+        """Return a function of the inputs that gives the first output of the model in float32, whatever is measured."""
 
     @abstractmethod
     def _narrow(self) -> Callable[[Arrays], Array]:
-        """Answers the first output of the program that is measured."""
+        """Return a function of the inputs that gives the first output of the program that is measured."""
 
     @abstractmethod
-    def _build(self, weights: Arrays) -> Lap:
-        """A lap over a model with these weights; may add to the settings."""
+    def _build(self, weights: Arrays) -> Runner:
+        """A runner over a model with these weights; may add to the settings."""
 
     @abstractmethod
     def _results(self, place: int) -> Sequence[Array]:
@@ -161,34 +86,34 @@ class OnnxProgram(Program):
 
     def run(self, batches: int) -> Timeline:
         """Run the next batches of the ring."""
-        assert self._lap is not None, "the program was closed"
-        return self._lap.run(batches)
+        assert self._runner is not None, "the program was closed"
+        return self._runner.run(batches)
 
     @property
     def seamless(self) -> bool:
         """Where batches run one by one."""
-        return self._lap is not None and self._lap.seamless
+        return self._runner is not None and self._runner.seamless
 
     def outputs(self) -> Arrays:
         """The outputs of the last batch."""
-        if self._lap is None or self._lap.last is None:
+        if self._runner is None or self._runner.last is None:
             raise RuntimeError("no batch has run since the weights were loaded")
-        found = self._results(self._lap.last)
+        found = self._results(self._runner.last)
         return {name: np.array(each, "float32") for name, each in zip(self._graph.outputs, found, strict=True)}
 
-    def load(self, weights: Arrays) -> None:
+    def load(self, weights: Arrays, state: Arrays | None = None) -> None:
         """Set the parameters; they are part of the compiled model, which is built again if they changed."""
-        if self._lap is None or not _equal(self._weights, weights):
-            if self._lap is not None:
-                self._lap.close()
-            self._lap = None
+        if self._runner is None or not _equal(self._weights, weights):
+            if self._runner is not None:
+                self._runner.close()
+            self._runner = None
             self._weights = {name: np.array(values) for name, values in weights.items()}
-            self._lap = self._build(self._weights)
+            self._runner = self._build(self._weights)
         self._rewind()
 
     def _rewind(self) -> None:
-        if self._lap is not None:
-            self._lap.rewind()
+        if self._runner is not None:
+            self._runner.rewind()
         if self._live is not None:
             self._live.rewind()
 
@@ -200,13 +125,13 @@ class OnnxProgram(Program):
     @property
     def least_batches(self) -> int:
         """More than one where several are in flight."""
-        return self._lap.least if self._lap else 1
+        return self._runner.least if self._runner else 1
 
     def close(self) -> None:
         """Let go of the model, inputs and outputs."""
-        if self._lap is not None:
-            self._lap.close()
-        self._lap, self.host, self._evictor = None, [], None
+        if self._runner is not None:
+            self._runner.close()
+        self._runner, self.host, self._evictor = None, [], None
 
 
 def refuse(spec: Spec, runtime: str, executions: Sequence[str], devices: Sequence[str] = ("cpu",)) -> None:
@@ -234,7 +159,7 @@ def _refuse_on_device(spec: Spec, runtime: str) -> None:
             raise Unsupported(f"{runtime} has {name} on cpu only here, not on {spec.device}")
 
 
-def described(spec: Spec, graph: Graph) -> dict[str, str]:
+def describe(spec: Spec, graph: Graph) -> dict[str, str]:
     """The settings that are known before anything is built."""
     settings = {"formulation": spec.formulation, "layout": "canonical outside, the runtime's choice inside"}
     loops = [node for node in graph if isinstance(node.op, ops.Recurrent) and node.op.form == "loop"]

@@ -78,7 +78,7 @@ def loss(full: Sequence[Array], narrow: Sequence[Array], against: str) -> dict[s
     }
 
 
-def made(quantizer: str, version: str, model: ModelProto, feeds: Sequence[Arrays], endings: Sequence[str]) -> Path:
+def quantise(quantizer: str, version: str, model: ModelProto, feeds: Sequence[Arrays], endings: Sequence[str]) -> Path:
     """The quantised model, from the cache or from the module of this name; the last ending is that of its main file."""
     content = model.SerializeToString()
     stem = cache.folder("int8") / _key(quantizer, version, content, feeds)
@@ -118,7 +118,7 @@ def feeds_in(folder: Path) -> Iterator[dict[str, Array]]:
     yield from found.values()
 
 
-def described(integer: int, every: int, tool: str) -> Mapping[str, str]:
+def describe(integer: int, every: int, tool: str) -> Mapping[str, str]:
     """What settings say of a quantised program; one that computes most of its products in floats is none."""
     if 2 * integer < every:
         raise Unsupported(f"only {integer} of {every} convolutions and products would be computed in int8")

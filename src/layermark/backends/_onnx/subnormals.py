@@ -15,7 +15,7 @@ _ELEMENTS = 1 << 20
 
 
 def require(runtime: str, wanted: str, run: Callable[[ModelProto, Array], Array]) -> str:
-    """`wanted`, if a program of the runtime (a model and its input, answering the output) really does so."""
+    """`wanted`, if a program of the runtime (from a model and its input to the output) really does so."""
     made = run(product(), np.full(_ELEMENTS, 1e-30, "float32"))
     kept = int(np.count_nonzero(made.view("int32")))  # as integers: a flushing thread reads subnormals as zero
     found = {0: "flush", _ELEMENTS: "keep"}.get(kept, "mixed")

@@ -11,6 +11,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 
 import layermark
 from layermark import ops
+from layermark.errors import Unsupported
 from layermark.graph import Graph, Node
 from layermark.laws import Shape
 from layermark.spec import types_of
@@ -130,14 +131,20 @@ def input_type(op: ops.Input, compute: int) -> int:
 
 def compute_type(precision: str) -> int:
     """The element type that a precision such as 16.32 computes in."""
-    return int(_TYPES[precision.split(".")[0]])
+    return _type(precision.split(".")[0])
+
+
+def _type(word: str) -> int:
+    if word not in _TYPES:
+        raise Unsupported(f"no {word}-bit floats in ONNX models here; torch, tensorflow and jax have --precision 64.64")
+    return int(_TYPES[word])
 
 
 def write(graph: Graph, weights: Arrays, precision: str = "32.32", unroll: int = 0) -> ModelProto:
     """The whole model."""
     from layermark.backends._onnx.lowering import lower_op
 
-    compute, stored = (int(_TYPES[word]) for word in types_of(precision))
+    compute, stored = (_type(word) for word in types_of(precision))
     writer = Writer(graph, weights, compute, stored, unroll)
     for node in graph:
         if isinstance(node.op, ops.Input):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from layermark.backends.base import Backend, OperatorTime, Program
+from layermark.backends.base import Backend, Profile, Program
 from layermark.spec import Spec
 from layermark.workloads.base import Task
 
@@ -21,7 +21,9 @@ class JaxBackend(Backend):
 
     name: ClassVar[str] = "jax"
     package: ClassVar[str] = "jax"
-    executions: ClassVar[tuple[str, ...]] = ("auto", "jit")
+    executions: ClassVar[tuple[str, ...]] = ("auto", "jit", "recompute")
+    executions_name_loops: ClassVar[bool] = False
+    connects: ClassVar[bool] = True
 
     def environment(self, spec: Spec) -> Mapping[str, str]:
         """The size of XLA's pools, read once when its client starts, and the platform."""
@@ -35,13 +37,17 @@ class JaxBackend(Backend):
         return start()
 
     def prepare(self, spec: Spec, task: Task) -> Program:
-        """Trace and compile the program for a task."""
+        """Trace and compile the program for a task, or this replica's part of it."""
         self.load()
+        if task.group is not None:
+            from layermark.backends.jax import replicas
+
+            return replicas.prepare(spec, task, task.group)
         from layermark.backends.jax.program import prepare
 
         return prepare(spec, task)
 
-    def profiled(self, work: Callable[[], object], folder: Path) -> list[OperatorTime]:
+    def profiled(self, work: Callable[[], object], folder: Path) -> Profile:
         """JAX's own profiler."""
         from layermark.backends.jax.profile import profiled
 

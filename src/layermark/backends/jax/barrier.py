@@ -9,7 +9,7 @@ from jax import lax
 T = TypeVar("T")
 
 
-def made(value: T) -> T:
+def materialise(value: T) -> T:
     """The same value or tree of values, made whole before anything that reads it begins: no fusion goes across."""
     whole: T = lax.optimization_barrier(value)  # type: ignore[no-untyped-call]
     return whole

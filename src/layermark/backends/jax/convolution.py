@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from layermark.backends.jax.barrier import made
-from layermark.backends.jax.folding import foldable, folded
+from layermark.backends.jax.barrier import materialise
+from layermark.backends.jax.space_to_depth import convolve_folded, is_foldable
 from layermark.ops import Conv2d, Padding, Size
 
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
@@ -37,13 +37,13 @@ def library(op: Conv2d, x: Array, kernel: Array) -> Array:
 
 def tunable(op: Conv2d, channels: int) -> bool:
     """Whether there is anything better than XLA's convolution: it is slow for groups, and for few channels."""
-    return op.groups > 1 or foldable(op, channels)
+    return op.groups > 1 or is_foldable(op, channels)
 
 
 def tuned(op: Conv2d, x: Array, kernel: Array) -> Array:
     """Shifted multiplies where every group has one channel, else dense convolutions over few groups each."""
     if op.groups == 1:
-        return folded(op, x, kernel)
+        return convolve_folded(op, x, kernel)
     if kernel.shape[2] > 1:
         return _grouped(op, x, kernel)
     repeated = jnp.repeat(x, op.filters // op.groups, axis=3) if op.filters > op.groups else x
@@ -110,7 +110,7 @@ def _shifted(op: Conv2d, padded: Array, kernel: Array) -> Array:
     rows = (padded.shape[1] - _reach(op)[0]) // op.stride[0] + 1
     columns = (padded.shape[2] - _reach(op)[1]) // op.stride[1] + 1
     total = sum(window * kernel[i, j] for i, j, window in _windows(op, padded, (rows, columns), op.stride))
-    return made(jnp.asarray(total))
+    return materialise(jnp.asarray(total))
 
 
 def _picture_gradient(op: Conv2d, padded: Array, kernel: Array, gradient: Array) -> Array:
@@ -125,7 +125,7 @@ def _picture_gradient(op: Conv2d, padded: Array, kernel: Array, gradient: Array)
         (reach[1] - 1 - left, reach[1] - 1 - right + rest[1], op.stride[1] - 1),
         (0, 0, 0),
     )
-    wide = made(lax.pad(gradient, jnp.zeros((), gradient.dtype), spread))
+    wide = materialise(lax.pad(gradient, jnp.zeros((), gradient.dtype), spread))
     plain = Conv2d(op.filters, op.kernel, dilation=op.dilation, groups=op.groups)
     return _shifted(plain, wide, kernel[::-1, ::-1])
 
@@ -165,4 +165,4 @@ def _reach(op: Conv2d) -> Size:
 
 def _pad(x: Array, padding: Padding) -> Array:
     top, bottom, left, right = padding
-    return made(jnp.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0))))
+    return materialise(jnp.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0))))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce, singledispatch
+from functools import partial, reduce, singledispatch
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array, lax
 
 from layermark import ops
-from layermark.backends.jax import cells, convolution, norms
+from layermark.backends.jax import convolution, norms, recurrent
 from layermark.errors import Unsupported
 from layermark.graph import Graph, Node
 
@@ -36,13 +36,15 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Lowering:
+class GraphFunction:
     """How a graph is written: `tuned` takes the ways around slow layers; losses are computed in fp32."""
 
     graph: Graph
     tuned: bool = False
     training: bool = False
     compute: str = "float32"
+    recompute: bool = False
+    """Whether the activations inside blocks are computed again in the backward pass."""
 
     def settle(self, weights: Weights) -> dict[str, Array]:
         """What follows from the parameters alone, in the compute type; inference does it once, on loading."""
@@ -54,15 +56,41 @@ class Lowering:
 
     def forward(self, settled: Weights, inputs: Mapping[str, Array]) -> tuple[tuple[Array, ...], dict[str, Array]]:
         """The graph's outputs, and the state (running statistics) that the pass has moved."""
+        if self.recompute:
+            return self._forward_again(settled, inputs)
         values, state = dict(inputs), dict[str, Array]()
-        for node in self.graph:
+        self._run(self.graph.nodes, settled, values, state)
+        return tuple(values[name] for name in self.graph.outputs), state
+
+    def _run(self, nodes: Sequence[Node], settled: Weights, values: dict[str, Array], state: dict[str, Array]) -> None:
+        """Add the values of nodes, and the state that they move."""
+        for node in nodes:
             if node.name not in values:
                 own, rank = _prefixed(node, settled), len(self.graph.shapes[node.name])
                 site = Site(node, own, self.tuned, self.training, self.compute, rank)
                 with jax.named_scope(node.name):
                     values[node.name] = apply_op(node.op, site, *(values[name] for name in node.inputs))
                 state |= {f"{node.name}/{name}": each for name, each in site.state.items()}
+
+    def _forward_again(
+        self, settled: Weights, inputs: Mapping[str, Array]
+    ) -> tuple[tuple[Array, ...], dict[str, Array]]:
+        """The same block by block; of all but the last only what it hands on is kept for the backward pass."""
+        values, state = dict(inputs), dict[str, Array]()
+        *blocks, rest = self.graph.blocks()
+        for block in blocks:
+            name = block[-1].name
+            own = {f"{node.name}/{each}": held for node in block for each, held in _prefixed(node, settled).items()}
+            values[name], moved = jax.checkpoint(partial(self._block, block))(own, values)
+            state |= moved
+            values = {each: values[each] for each in (*inputs, name)}
+        self._run(rest, settled, values, state)
         return tuple(values[name] for name in self.graph.outputs), state
+
+    def _block(self, block: Sequence[Node], settled: Weights, read: Weights) -> tuple[Array, dict[str, Array]]:
+        values, state = dict(read), dict[str, Array]()
+        self._run(block, settled, values, state)
+        return values[block[-1].name], state
 
 
 def _own(graph: Graph, node: Node, weights: Weights) -> dict[str, Array]:
@@ -112,7 +140,7 @@ def settle_op(op: ops.Op, weights: Weights) -> dict[str, Array]:
 
 
 settle_op.register(ops.Norm, norms.settle)
-settle_op.register(ops.Recurrent, cells.settle)
+settle_op.register(ops.Recurrent, recurrent.settle)
 
 
 @singledispatch
@@ -200,9 +228,10 @@ def _normalise(op: ops.Normalise, site: Site, x: Array) -> Array:
     spread = np.asarray(op.deviation)
     shape = norms.column_shape(x.ndim)
     factor, offset = (
-        each.astype("float32").reshape(shape) for each in (op.scale / spread, -np.asarray(op.mean) / spread)
+        each.astype(_wide_type(site.compute)).reshape(shape)
+        for each in (op.scale / spread, -np.asarray(op.mean) / spread)
     )
-    return x.astype("float32") * factor + offset
+    return x.astype(_wide_type(site.compute)) * factor + offset
 
 
 @apply_op.register
@@ -217,7 +246,7 @@ def _stochastic_depth(op: ops.StochasticDepth, site: Site, x: Array, mask: Array
 
 @apply_op.register
 def _recurrent(op: ops.Recurrent, site: Site, x: Array) -> Array:
-    return cells.apply(op, site.weights, x, training=site.training, tuned=site.tuned)
+    return recurrent.apply(op, site.weights, x, training=site.training, tuned=site.tuned)
 
 
 @apply_op.register
@@ -249,9 +278,22 @@ def _sum_squared_error(op: ops.SumSquaredError, site: Site, y: Array, target: Ar
 
 
 @apply_op.register
-def _cross_entropy(op: ops.CrossEntropy, site: Site, logits: Array, labels: Array) -> Array:
+def _mix_pictures(op: ops.MixPictures, site: Site, x: Array, own: Array, pasted: Array) -> Array:
+    column = own.astype(x.dtype).reshape(-1, 1, 1, 1)
+    mixed = column * x + (1 - column) * jnp.roll(x, 1, 0)
+    return jnp.where(pasted[:, :, None] > 0, jnp.roll(mixed, op.shift, 0), mixed)
+
+
+@apply_op.register
+def _cross_entropy(
+    op: ops.CrossEntropy, site: Site, logits: Array, labels: Array, shares: Array | None = None
+) -> Array:
     rows, labels = canonical(_wide(logits)), canonical(labels)
     logarithms = jax.nn.log_softmax(rows, axis=-1)
+    if shares is not None:
+        others = op.smoothing / (rows.shape[-1] - 1) if op.smoothing else 0.0
+        chosen = jax.nn.one_hot(labels, rows.shape[-1], dtype=rows.dtype) * (1 - op.smoothing - others) + others
+        return -jnp.mean(jnp.sum((shares.astype(rows.dtype) @ chosen) * logarithms, -1))
     if labels.ndim == rows.ndim:
         return -jnp.mean(jnp.sum(labels * logarithms, -1))
     chosen = _picked(logarithms, labels)
@@ -276,4 +318,8 @@ def _picked(rows: Array, labels: Array) -> Array:
 
 
 def _wide(x: Array) -> Array:
-    return x.astype("float32")
+    return x.astype(_wide_type(x.dtype.name))
+
+
+def _wide_type(compute: str) -> str:
+    return compute if compute == "float64" else "float32"

@@ -15,7 +15,7 @@ from layermark.errors import Unsupported
 
 @cache
 def start() -> Mapping[str, str]:
-    """Set what must be set before the first operation, once; answers the facts that matter."""
+    """Set what must be set before the first operation, once; return the facts that matter."""
     # A call then runs in the thread that makes it: handing it to another costs up to 40 us, and one thread more.
     switches = {"jax_cpu_enable_async_dispatch": False, "jax_default_matmul_precision": "highest"}
     for name, value in switches.items():
@@ -28,6 +28,11 @@ def start() -> Mapping[str, str]:
         "platform": get_backend().platform,
         "threads": str(threads),
     }
+
+
+def set_width(precision: str) -> None:
+    """Let arrays have 64 bits where a precision asks for them; JAX makes them narrower otherwise."""
+    jax.config.update("jax_enable_x64", precision.startswith("64"))  # type: ignore[no-untyped-call]
 
 
 def _require_device() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 from layermark.backends.base import Backend, Probe, Program
@@ -24,7 +25,7 @@ class OnnxRuntimeBackend(Backend):
     probes: ClassVar[bool] = True
 
     def load(self) -> Mapping[str, str]:
-        """Import the runtime; answers versions and providers."""
+        """Import the runtime; return versions and providers."""
         from layermark.backends.onnxruntime.process import facts
 
         return facts()
@@ -43,6 +44,13 @@ class OnnxRuntimeBackend(Backend):
         from layermark.backends.onnxruntime.probe import OnnxRuntimeProbe
 
         return OnnxRuntimeProbe(spec)
+
+    def write_onnx(self, spec: Spec, task: Task, path: Path) -> bool:
+        """Write the model of a task."""
+        from layermark.backends._onnx import write_model
+
+        write_model(task.graph, task.weights(), path, spec.precision)
+        return True
 
 
 BACKEND = OnnxRuntimeBackend()

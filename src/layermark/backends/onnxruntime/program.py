@@ -12,11 +12,12 @@ from onnx import ModelProto
 from onnxruntime import InferenceSession, IOBinding, NodeArg, OrtValue, __version__
 
 from layermark.backends._onnx import quantised
-from layermark.backends._onnx.program import Lap, OneByOne, OnnxProgram, type_name
+from layermark.backends._onnx.program import OnnxProgram, type_name
+from layermark.backends._onnx.runners import Runner, SequentialRunner
 from layermark.backends._onnx.writer import Array, compute_type
-from layermark.backends.base import Arrays, OperatorTime
+from layermark.backends.base import Arrays, Profile
 from layermark.backends.onnxruntime import process
-from layermark.backends.onnxruntime.callers import Callers, Slot
+from layermark.backends.onnxruntime.threaded import BoundCall, ThreadedRunner
 from layermark.backends.onnxruntime.types import dequantised, integer_products, require
 from layermark.spec import Spec, types_of
 from layermark.timing import Step
@@ -41,7 +42,7 @@ class OnnxRuntimeProgram(OnnxProgram):
             "subnormals": self._subnormals,
         }
 
-    def _build(self, weights: Arrays) -> Lap:
+    def _build(self, weights: Arrays) -> Runner:
         model = self._model(weights)
         if self._spec.quantised:
             model = self._quantised = self._narrowed(model)
@@ -49,8 +50,8 @@ class OnnxRuntimeProgram(OnnxProgram):
         callers = self._threads if self._spec.execution == "throughput" else 1
         self._outputs = [[self._empty(each) for each in session.get_outputs()] for _ in range(callers)]
         if self._spec.execution != "throughput":
-            return OneByOne(self._steps(session), self._evictor)
-        return Callers([self._slots(session, number) for number in range(callers)], self._evictor)
+            return SequentialRunner(self._steps(session), self._evictor)
+        return ThreadedRunner([self._bound_calls(session, number) for number in range(callers)], self._evictor)
 
     @property
     def _threads(self) -> int:
@@ -59,14 +60,14 @@ class OnnxRuntimeProgram(OnnxProgram):
     def _opened(self, model: ModelProto) -> InferenceSession:
         options = process.options(self._spec)
         if self._spec.quantised:
-            self._settings |= quantised.described(*integer_products(model, options), f"onnxruntime {__version__}")
+            self._settings |= quantised.describe(*integer_products(model, options), f"onnxruntime {__version__}")
         elif self._spec.precision != "32.32":
             require(model, options, type_name(compute_type(self._spec.precision)))
         return process.session(model, options)
 
     def _narrowed(self, model: ModelProto) -> ModelProto:
         feeds = list(self._feeds(quantised.calibration(self._spec)))
-        path = quantised.made("layermark.backends.onnxruntime.quantiser", __version__, model, feeds, [".onnx"])
+        path = quantised.quantise("layermark.backends.onnxruntime.quantiser", __version__, model, feeds, [".onnx"])
         return onnx.load_model(path)
 
     def products(self) -> Arrays:
@@ -74,10 +75,10 @@ class OnnxRuntimeProgram(OnnxProgram):
         return dequantised(self._quantised) if self._spec.quantised else {}
 
     def _full(self) -> Callable[[Arrays], Array]:
-        return _answering(process.session(self._model(self._weights), process.options(self._spec)))
+        return _first_output(process.session(self._model(self._weights), process.options(self._spec)))
 
     def _narrow(self) -> Callable[[Arrays], Array]:
-        return _answering(self._session)
+        return _first_output(self._session)
 
     def _steps(self, session: InferenceSession, caller: int = 0) -> list[Step]:
         """One call per input of the ring: resident inputs, or one set of buffers that every batch is copied into.
@@ -91,12 +92,12 @@ class OnnxRuntimeProgram(OnnxProgram):
         fed: Sequence[Iterable[Array]] = [self._live] if self._live else self.host
         return [partial(_copy_and_call, call, buffers, batch) for batch in fed]
 
-    def _slots(self, session: InferenceSession, caller: int) -> list[Slot]:
+    def _bound_calls(self, session: InferenceSession, caller: int) -> list[BoundCall]:
         """The same for callers that work side by side."""
         if self._live is None:
-            return [Slot(step) for step in self._steps(session, caller)]
+            return [BoundCall(step) for step in self._steps(session, caller)]
         buffers = self._filled(session, self.host[0])
-        return [Slot(self._call(session, buffers, caller), partial(_copy, buffers, self._live))]
+        return [BoundCall(self._call(session, buffers, caller), partial(_copy, buffers, self._live))]
 
     def _call(self, session: InferenceSession, inputs: Sequence[OrtValue], caller: int) -> Step:
         """A call on these inputs that returns when its outputs are there."""
@@ -117,7 +118,7 @@ class OnnxRuntimeProgram(OnnxProgram):
         _copy(values, batch)
         return values
 
-    def profile(self, folder: Path, batches: int) -> list[OperatorTime]:
+    def profile(self, folder: Path, batches: int) -> Profile:
         """The operators of some batches in a session that profiles, and the runtime's own trace."""
         from layermark.backends.onnxruntime.profile import profiled
 
@@ -133,12 +134,12 @@ class OnnxRuntimeProgram(OnnxProgram):
         return [each.numpy() for each in self._outputs[place % len(self._outputs)]]
 
 
-def _answering(session: InferenceSession) -> Callable[[Arrays], Array]:
-    def answer(fed: Arrays) -> Array:
+def _first_output(session: InferenceSession) -> Callable[[Arrays], Array]:
+    def first_output(fed: Arrays) -> Array:
         made: Array = session.run(None, dict(fed))[0]
         return made
 
-    return answer
+    return first_output
 
 
 def _run_and_wait(run: Step, binding: IOBinding) -> None:

@@ -136,7 +136,7 @@ def executed(compiled: openvino.CompiledModel) -> Iterator[Executed]:
 def check_integers(compiled: openvino.CompiledModel, tool: str) -> dict[str, str]:
     """How much of a quantised model is computed with whole numbers, and by which kernels."""
     heavy = [each for each in executed(compiled) if each.kind in _CONTRACTIONS]
-    found = quantised.described(sum(each.precision in _INTEGERS for each in heavy), len(heavy), tool)
+    found = quantised.describe(sum(each.precision in _INTEGERS for each in heavy), len(heavy), tool)
     return {**found, "kernels": ", ".join(sorted({each.kernel for each in heavy}))}
 
 

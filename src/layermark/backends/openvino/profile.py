@@ -3,59 +3,76 @@
 from __future__ import annotations
 
 import itertools
-import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import openvino
 
 from layermark.backends._onnx.writer import Array
-from layermark.backends.base import TRACE_FILE, OperatorTime
+from layermark.backends._trace import Span, by_operator, write_trace
+from layermark.backends.base import Profile
 
-Counter = tuple[str, str, float]
-"""Name and kind of an operation, and its seconds."""
+LANE = "operations, one after the other"
+_JOINED = "originalLayersNames"
+"""Where the executed model says which operations of the read one became this one."""
 
 
-def profiled(
-    model: openvino.CompiledModel, host: Sequence[Sequence[Array]], folder: Path, batches: int
-) -> list[OperatorTime]:
+class Counter(NamedTuple):
+    """What the runtime counted for one executed operation."""
+
+    name: str
+    kind: str
+    kernel: str
+    seconds: float
+
+
+def profiled(model: openvino.CompiledModel, host: Sequence[Sequence[Array]], folder: Path, batches: int) -> Profile:
     """Run some batches through a model that counts."""
-    request, events, found = model.create_infer_request(), [], []
-    request.infer(list(host[0]))  # the first call also sets things up
+    request, joined = model.create_infer_request(), _joined(model)
+    for batch in host[:2]:  # the first calls also set things up
+        request.infer(list(batch))
+    spans, pass_s, first = list[Span](), 0.0, time.perf_counter()
     for batch in itertools.islice(itertools.cycle(host), batches):
         began = time.perf_counter()
         request.infer(list(batch))
-        counters = list(_counters(request))
-        events += in_a_row(counters, began)
-        found += counters
-    (folder / TRACE_FILE).write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
-    return by_operator(found)
+        ended = time.perf_counter()
+        pass_s += ended - began
+        spans += in_a_row(list(_counters(request)), joined, began)
+    write_trace(spans, folder)
+    return Profile(by_operator(spans), pass_s, ended - first)
 
 
-def _counters(request: openvino.InferRequest) -> list[Counter]:
+def _joined(model: openvino.CompiledModel) -> dict[str, tuple[str, ...]]:
+    """The operations of the read model behind every executed one."""
+    found = {}
+    for each in model.get_runtime_model().get_ordered_ops():
+        facts = each.get_rt_info()
+        told = facts[_JOINED].astype(str) if _JOINED in facts else ""
+        found[each.get_friendly_name()] = tuple(name for name in told.split(",") if name)
+    return found
+
+
+def _counters(request: openvino.InferRequest) -> Iterator[Counter]:
     executed = openvino.ProfilingInfo.Status.EXECUTED
-    return [
-        (each.node_name, each.node_type, each.real_time.total_seconds())
-        for each in request.get_profiling_info()
-        if each.status == executed
-    ]
+    for each in request.get_profiling_info():
+        if each.status == executed:
+            yield Counter(each.node_name, each.node_type, each.exec_type, each.real_time.total_seconds())
 
 
-def in_a_row(counters: Sequence[Counter], began_s: float) -> list[dict[str, Any]]:
-    """Trace events of one batch. The counters hold no beginnings, so each operation begins where the last one ended."""
-    events, now = [], began_s
-    for name, kind, seconds in counters:
-        events.append({"ph": "X", "pid": 0, "tid": 0, "name": name, "cat": kind, "ts": now * 1e6, "dur": seconds * 1e6})
-        now += seconds
-    return events
+def in_a_row(counters: Sequence[Counter], joined: Mapping[str, tuple[str, ...]], began_s: float) -> list[Span]:
+    """Spans of one batch. The counters hold no beginnings, so each operation begins where the last one ended."""
+    spans, now = [], began_s * 1e9
+    for each in counters:
+        names = joined.get(each.name) or _works_for(each.name, joined)
+        operator = f"{each.kind} {each.kernel}".strip()
+        spans.append(Span(LANE, each.name, now, each.seconds * 1e9, operator, names))
+        now += each.seconds * 1e9
+    return spans
 
 
-def by_operator(counters: Sequence[Counter]) -> list[OperatorTime]:
-    """The counters, added up by kind of operation."""
-    found: dict[str, tuple[int, float]] = {}
-    for _, kind, seconds in counters:
-        calls, total = found.get(kind, (0, 0.0))
-        found[kind] = (calls + 1, total + seconds)
-    return [OperatorTime(kind, calls, total) for kind, (calls, total) in found.items()]
+def _works_for(name: str, joined: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """What a change of layout is made for: its name ends with that of the operation that reads it."""
+    readers = [other for other, names in joined.items() if names and name.endswith(f"_{other}")]
+    return joined[max(readers, key=len)] if readers else (name,)

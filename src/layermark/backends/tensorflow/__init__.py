@@ -8,23 +8,32 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from layermark.backends.base import Backend, OperatorTime, Program
+from layermark.backends.base import Backend, Profile, Program
+from layermark.devices import cpu
 from layermark.graph import Graph
 from layermark.ops import Recurrent
 from layermark.spec import Spec
-from layermark.workloads.base import Task, task
+from layermark.workloads.base import Task, activation_bytes, task
 
 DISTRIBUTIONS = ("tensorflow-cpu", "tensorflow")
+CONSTANT_COPIES = 36
+"""How often constants are in memory while a graph that holds them is built."""
 SMALL_FLOPS = 8_000_000
 """Of an operation on average, below which handing oneDNN's loops to other threads costs more than it gains."""
 
 
 class TensorflowBackend(Backend):
-    """TensorFlow: the graph executor, on CPUs with oneDNN's kernels, or XLA."""
+    """TensorFlow: the graph executor, on CPUs with oneDNN's kernels, or XLA.
+
+    `function` and `xla` are a `tf.function` without and with `jit_compile`; `session` and `session-xla` enter the same
+    graphs through a private function of TensorFlow 1 sessions, which makes calls shorter.
+    """
 
     name: ClassVar[str] = "tensorflow"
     package: ClassVar[str] = "tensorflow"
-    executions: ClassVar[tuple[str, ...]] = ("auto", "function", "xla")
+    executions: ClassVar[tuple[str, ...]] = ("auto", "function", "xla", "recompute", "session", "session-xla")
+    executions_name_loops: ClassVar[bool] = False
+    connects: ClassVar[bool] = True
 
     @property
     def version(self) -> str:
@@ -40,7 +49,8 @@ class TensorflowBackend(Backend):
         """Every pass that rewrites a graph copies its constants: 33 to 36 times, seen on ResNets. Variables stay."""
         graph = task(spec).graph
         held = 4 * sum(each.count for each in graph.parameters.values())
-        return 36 if spec.mode != "train" and held <= most_constants(graph) else 8
+        share = cpu.total_memory() // spec.plan.replicas
+        return CONSTANT_COPIES if spec.mode != "train" and held <= most_constants(graph, share) else 8
 
     def environment(self, spec: Spec) -> Mapping[str, str]:
         """One thread budget for kernels (operations run on the caller's thread), and strict fp32 in oneDNN."""
@@ -64,25 +74,32 @@ class TensorflowBackend(Backend):
         return facts()
 
     def prepare(self, spec: Spec, task: Task) -> Program:
-        """Build (and compile) the graph for a task."""
+        """Build (and compile) the graph for a task, or this replica's part of it."""
+        if task.group is not None:
+            from layermark.backends.tensorflow import replicas
+
+            return replicas.prepare(spec, task, task.group)
         from layermark.backends.tensorflow.program import prepare
 
         return prepare(spec, task)
 
-    def profiled(self, work: Callable[[], object], folder: Path) -> list[OperatorTime]:
+    def profiled(self, work: Callable[[], object], folder: Path) -> Profile:
         """TensorFlow's own profiler."""
         from layermark.backends.tensorflow.profile import profiled
 
         return profiled(work, folder)
 
 
-def most_constants(graph: Graph) -> int:
+def most_constants(graph: Graph, memory_share: int) -> int:
     """Bytes of weights up to which they are constants in inference; larger ones are variables there, too.
 
-    A graph holds at most 2 GB of constants, and every pass that rewrites it copies them. Convolutions gain from
-    constants, which are folded and packed; loops over time hardly do.
+    A graph holds at most 2 GB of constants, and every pass that rewrites it copies them, which ranks that share a
+    machine may have no room for beside their activations. Convolutions gain from constants, which are folded and
+    packed; loops over time hardly do.
     """
-    return 1 << 26 if any(isinstance(node.op, Recurrent) for node in graph) else 1 << 30
+    most = 1 << 26 if any(isinstance(node.op, Recurrent) for node in graph) else 1 << 30
+    room = memory_share * 3 // 4 - activation_bytes(graph, "infer")
+    return min(most, room // CONSTANT_COPIES)
 
 
 def _small(spec: Spec) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce, singledispatch
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from layermark import ops
-from layermark.backends.tensorflow import cells, convolution
+from layermark.backends.tensorflow import convolution, recurrent
 from layermark.errors import Unsupported
 from layermark.graph import Graph, Node
 from layermark.laws import Shape
@@ -35,6 +35,7 @@ class Style:
     xla: bool = False
     training: bool = False
     tuned: bool = False
+    recompute: bool = False
     moves: dict[str, Tensor] = field(default_factory=dict)
     kernels: dict[str, str] = field(default_factory=dict)
 
@@ -68,8 +69,8 @@ class Site:
         return {name: self.weight(name) for name in self.parameters}
 
     def wide(self, value: Tensor) -> Tensor:
-        """The value in fp32, in which losses and statistics are computed."""
-        return tf.cast(value, tf.float32)
+        """The value in the type in which losses and statistics are computed."""
+        return tf.cast(value, wide(self.style.compute))
 
     def chose(self, kernel: str) -> str:
         """Remember what was chosen for this kind of operation."""
@@ -77,17 +78,27 @@ class Site:
         return kernel
 
 
+def wide(compute: tf.DType) -> tf.DType:
+    """What losses and statistics are computed in: fp32, or what is wider."""
+    return compute if compute == tf.float64 else tf.float32
+
+
 def lower(graph: Graph, style: Style, inputs: Tensors, parameters: Tensors) -> list[Tensor]:
     """Write a graph; inputs and results that are pictures are NHWC, parameters are in their `stored` layout."""
     values = dict(inputs)
-    for node in graph:
+    write(graph, graph.nodes, style, values, parameters)
+    return [values[name] for name in graph.outputs]
+
+
+def write(graph: Graph, nodes: Sequence[Node], style: Style, values: dict[str, Tensor], parameters: Tensors) -> None:
+    """Add the values of some nodes."""
+    for node in nodes:
         if isinstance(node.op, ops.Input):
             continue
         own = {name: parameters[f"{node.name}/{name}"] for name in node.op.parameters(*graph.input_shapes(node))}
         read = tuple(values[name] for name in node.inputs)
         with tf.name_scope(scope(node.name)):
             values[node.name] = lower_op(node.op, Site(style, node, read, graph.input_shapes(node), own))
-    return [values[name] for name in graph.outputs]
 
 
 def scope(name: str) -> str:
@@ -149,8 +160,8 @@ def _conv2d(op: ops.Conv2d, site: Site) -> Tensor:
 def _norm(op: ops.Norm, site: Site) -> Tensor:
     if op.kind == "none":
         return site.x
-    own = {name: tf.cast(each, tf.float32) for name, each in site.parameters.items()}
-    if op.kind == "batch" and site.pictures:
+    own = {name: site.wide(each) for name, each in site.parameters.items()}
+    if op.kind == "batch" and site.pictures and site.style.compute != tf.float64:  # which has no fused kernel
         return _fused_batch_norm(op, site, own)
     x = site.wide(site.x)
     if not site.pictures:  # channels last, as pictures have them
@@ -209,7 +220,7 @@ def _group_normalised(op: ops.Norm, x: Tensor) -> Tensor:
 def _proxy_normalised(op: ops.Norm, own: Tensors, scaled: Tensor) -> Tensor:
     activation = ACTIVATIONS[op.activation] if op.activation else tf.identity
     normal, points = statistics.NormalDist(), ops.PROXY_POINTS
-    quantiles = tf.constant([[normal.inv_cdf((i + 0.5) / points)] for i in range(points)], tf.float32)
+    quantiles = tf.constant([[normal.inv_cdf((i + 0.5) / points)] for i in range(points)], scaled.dtype)
     proxy = activation(((1 + own["proxy_scale"]) * quantiles + own["proxy_shift"]) * own["scale"] + own["shift"])
     mean, variance = tf.nn.moments(proxy, (0,))
     return (activation(scaled) - mean) * tf.math.rsqrt(variance + op.proxy_epsilon)
@@ -286,12 +297,13 @@ def _subsample(op: ops.Subsample, site: Site) -> Tensor:
 
 @lower_op.register
 def _normalise(op: ops.Normalise, site: Site) -> Tensor:
-    factor = (op.scale / np.array(op.deviation)).astype("float32")
-    addend = (-np.array(op.mean) / np.array(op.deviation)).astype("float32")
+    factor = op.scale / np.array(op.deviation)
+    addend = -np.array(op.mean) / np.array(op.deviation)
     if not site.pictures:
         column = (-1, *[1] * (len(site.shapes[0]) - 2))
         factor, addend = factor.reshape(column), addend.reshape(column)
-    return tf.cast(site.wide(site.x) * factor + addend, site.style.compute)
+    x = site.wide(site.x)
+    return tf.cast(x * tf.constant(factor, x.dtype) + tf.constant(addend, x.dtype), site.style.compute)
 
 
 @lower_op.register
@@ -310,8 +322,8 @@ def _stochastic_depth(op: ops.StochasticDepth, site: Site) -> Tensor:
 @lower_op.register
 def _recurrent(op: ops.Recurrent, site: Site) -> Tensor:
     style = site.style
-    how = cells.kernel(op, site.shapes[0], style.compute, xla=style.xla, training=style.training)
-    return cells.layer(op, site.x, site.weights(), site.chose(how))
+    how = recurrent.kernel(op, site.shapes[0], style.compute, xla=style.xla, training=style.training)
+    return recurrent.layer(op, site.x, site.weights(), site.chose(how))
 
 
 @lower_op.register
@@ -347,16 +359,29 @@ def _sum_squared_error(op: ops.SumSquaredError, site: Site) -> Tensor:
 
 
 @lower_op.register
+def _mix_pictures(op: ops.MixPictures, site: Site) -> Tensor:
+    x, own, pasted = site.values
+    column = tf.reshape(tf.cast(own, x.dtype), (-1, 1, 1, 1))
+    mixed = column * x + (1 - column) * tf.roll(x, 1, 0)
+    return tf.where(pasted[:, :, None] > 0, tf.roll(mixed, op.shift, 0), mixed)
+
+
+@lower_op.register
 def _cross_entropy(op: ops.CrossEntropy, site: Site) -> Tensor:
     logits, labels = site.wide(_canonical(site)), site.values[1]
     classes = logits.shape[-1]
+    if len(site.values) == 3:
+        others = op.smoothing / (classes - 1) if op.smoothing else 0.0
+        rows = tf.one_hot(labels, classes, 1 - op.smoothing, others, dtype=logits.dtype)
+        soft = tf.matmul(site.wide(site.values[2]), rows)
+        return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(tf.stop_gradient(soft), logits))
     if site.shapes[0] == site.shapes[1]:
         dense = tf.transpose(labels, _NCHW) if site.pictures else labels
         return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(tf.stop_gradient(site.wide(dense)), logits))
     if not op.smoothing:
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
     others = op.smoothing / (classes - 1)
-    smooth = tf.one_hot(labels, classes, 1 - op.smoothing, others)
+    smooth = tf.one_hot(labels, classes, 1 - op.smoothing, others, dtype=logits.dtype)
     return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(smooth, logits))
 
 

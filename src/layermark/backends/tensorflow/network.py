@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -12,14 +12,17 @@ import tensorflow as tf
 from layermark import ops
 from layermark.backends.base import Arrays
 from layermark.backends.tensorflow import process
-from layermark.backends.tensorflow.lowering import Style, stored_axes, to_canonical, to_native
+from layermark.backends.tensorflow.lowering import Style, stored_axes, to_canonical, to_native, wide
 from layermark.errors import Unsupported
 from layermark.graph import Graph
 from layermark.spec import Spec
 from layermark.workloads.folding import folded, without_norms
 
+if TYPE_CHECKING:
+    from layermark.backends.tensorflow.replicas import Sharing
+
 Array = np.ndarray[Any, Any]
-_TYPES = {"32": tf.float32, "16": tf.float16, "bf16": tf.bfloat16}
+_TYPES = {"64": tf.float64, "32": tf.float32, "16": tf.float16, "bf16": tf.bfloat16}
 _ALIGNMENT = 64
 
 
@@ -37,6 +40,11 @@ class Types:
         return cls(_TYPES[compute], _TYPES[weight])
 
     @property
+    def loss(self) -> tf.DType:
+        """What losses and statistics are computed in."""
+        return wide(self.compute)
+
+    @property
     def low(self) -> bool:
         """Whether products are computed in less than fp32."""
         return bool(self.compute.size < 4)
@@ -45,9 +53,11 @@ class Types:
 class Network:
     """A graph with everything that does not depend on how it is executed."""
 
-    def __init__(self, spec: Spec, graph: Graph) -> None:
+    def __init__(self, spec: Spec, graph: Graph, sharing: Sharing | None = None) -> None:
+        self.sharing = sharing
         self.types, self.device = Types.of(spec.precision), process.DEVICES[spec.device]
         self.training, self.tuned = spec.mode == "train", spec.formulation == "tuned"
+        self.update, self._recompute = spec.update, spec.execution == "recompute"
         self._given = graph
         # TensorFlow joins a norm with its convolution by itself, but then not also with the sum and the ReLU after it.
         self._folds = not self.training and spec.precision == "32.32"
@@ -62,12 +72,7 @@ class Network:
 
     def style(self, *, xla: bool) -> Style:
         """How the graph is written for one way of executing it."""
-        return Style(self.types.compute, xla, self.training, self.tuned)
-
-    @property
-    def trained(self) -> list[str]:
-        """The parameters that the optimiser moves."""
-        return [name for name, facts in self.graph.parameters.items() if facts.trainable]
+        return Style(self.types.compute, xla, self.training, self.tuned, self._recompute)
 
     def stored(self, weights: Arrays) -> dict[str, Array]:
         """Parameters as the program keeps them."""
@@ -80,11 +85,31 @@ class Network:
             found[name] = np.ascontiguousarray(values if axes is None else values.transpose(axes)).astype(kept)
         return found
 
+    def stored_state(self, state: Arrays) -> dict[str, Array]:
+        """The optimiser's state as the program keeps it: each array like the parameter it belongs to."""
+        kept = self.types.weight.as_numpy_dtype
+        return {name: _turned(np.asarray(each), self._owner(name)).astype(kept) for name, each in state.items()}
+
+    def canonical_state(self, stored: Arrays) -> dict[str, Array]:
+        """The optimiser's state in the canonical layout."""
+        found = {}
+        for name, each in stored.items():
+            axes = self._owner(name)
+            back = None if axes is None else tuple(np.argsort(axes))
+            found[name] = _turned(self._readable(np.asarray(each)), back)
+        return found
+
+    def _owner(self, name: str) -> tuple[int, ...] | None:
+        return self._axes[name.rpartition("/")[0]]
+
+    def _readable(self, values: Array) -> Array:
+        return values.astype("float64" if self.types.compute == tf.float64 else "float32")
+
     def canonical(self, stored: Arrays) -> dict[str, Array]:
         """Parameters in the canonical layout, from what a training program keeps."""
         found = {}
         for name, axes in self._axes.items():
-            values = np.asarray(stored[name]).astype("float32")
+            values = self._readable(np.asarray(stored[name]))
             found[name] = np.ascontiguousarray(values if axes is None else values.transpose(np.argsort(axes)))
         return found
 
@@ -105,14 +130,18 @@ class Network:
             return np.uint8
         if values.dtype.kind != "f":
             return np.int32
-        return np.float32 if op.role == "target" else self.types.compute.as_numpy_dtype
+        return (self.types.loss if op.role == "target" else self.types.compute).as_numpy_dtype
 
     def results(self, values: Sequence[Array]) -> dict[str, Array]:
         """What a call gave, under the graph's names, in the canonical layout."""
         return {
-            name: np.asarray(to_canonical(np.asarray(value).astype("float32")), order="C")
+            name: np.asarray(to_canonical(self._readable(np.asarray(value))), order="C")
             for name, value in zip(self.graph.outputs, values, strict=True)
         }
+
+
+def _turned(values: Array, axes: tuple[int, ...] | None) -> Array:
+    return np.ascontiguousarray(values if axes is None else values.transpose(axes))
 
 
 def aligned(shape: Sequence[int], dtype: Any, values: Array | None = None) -> Array:
@@ -134,6 +163,7 @@ def is_aligned(array: Array) -> bool:
 def refuse_untunable(spec: Spec, graph: Graph) -> None:
     """Raise unless there is a grouped convolution, for which XLA has no fast kernel of its own."""
     grouped = any(isinstance(node.op, ops.Conv2d) and node.op.groups > 1 for node in graph)
-    if not grouped or spec.execution == "function":
-        where = "tensorflow's function" if grouped else "tensorflow"
-        raise Unsupported(f"no tuned formulation of {spec.workload} on {where}; use --formulation library")
+    if not grouped or spec.execution in ("function", "session"):
+        where = f"tensorflow's {spec.execution}" if grouped else "tensorflow"
+        reason = f"no tuned formulation of {spec.workload} on {where}; use --formulation library"
+        raise Unsupported(reason, code="no_tuned_formulation", instead={"formulation": "library"})

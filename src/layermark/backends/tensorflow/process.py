@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
-from tensorflow.python.util import _pywrap_util_port
 
 from layermark.errors import Unsupported
 
@@ -68,9 +67,18 @@ def facts() -> Mapping[str, str]:
         "tensorflow": tf.__version__,
         "numpy": np.__version__,
         "threads": f"{threads()}, {'with' if os.environ.get(CALLER_TAKES_PART) == '1' else 'besides'} the caller",
-        "onednn": "on" if _pywrap_util_port.IsMklEnabled() else "off",
+        "onednn": _onednn(),
         "cuda": str(build.get("cuda_version", "none")),
     }
+
+
+def _onednn() -> str:
+    """Whether oneDNN's kernels are switched on. Only a private module of TensorFlow tells, which may be gone."""
+    try:
+        from tensorflow.python.util._pywrap_util_port import IsMklEnabled
+    except ImportError:
+        return "unknown"
+    return "on" if IsMklEnabled() else "off"
 
 
 # Machine: where the control word lies in glibc's fenv_t, in 32-bit words, and the bits that flush.
@@ -78,7 +86,7 @@ _CONTROL_WORDS = {"x86_64": (7, 0x8040), "aarch64": (0, 1 << 24)}
 
 
 def flush_subnormals() -> str:
-    """Flush subnormal numbers on this thread, as TensorFlow's own threads always do; answers what really holds."""
+    """Flush subnormal numbers on this thread, as TensorFlow's own threads always do; return what really holds."""
     if subnormals() != "flush" and platform.machine() in _CONTROL_WORDS:
         word, bits = _CONTROL_WORDS[platform.machine()]
         library = ctypes.CDLL(ctypes.util.find_library("m"))

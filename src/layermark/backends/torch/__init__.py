@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from layermark.backends.base import Arrays, Backend, OperatorTime, Probe, Program
-from layermark.spec import Spec
+from layermark.backends.base import Arrays, Backend, Probe, Profile, Program
+from layermark.spec import Spec, types_of
 from layermark.workloads.base import Task
 
 if TYPE_CHECKING:
@@ -18,11 +18,17 @@ if TYPE_CHECKING:
 
 
 class TorchBackend(Backend):
-    """PyTorch on CPU (or CUDA where the build has it): eager or compiled by Inductor."""
+    """PyTorch on CPU (or CUDA where the build has it): eager or compiled by Inductor.
+
+    `eager-direct` is `eager` below the calls of modules and without an optimiser, for small layers.
+    """
 
     name: ClassVar[str] = "torch"
     package: ClassVar[str] = "torch"
-    executions: ClassVar[tuple[str, ...]] = ("auto", "eager", "compile", "recompute")
+    widens_norms: ClassVar[bool] = True
+    executions: ClassVar[tuple[str, ...]] = ("auto", "eager", "compile", "recompute", "eager-direct")
+    connects: ClassVar[bool] = True
+    pipelines: ClassVar[bool] = True
     probes: ClassVar[bool] = True
     probes_for_others: ClassVar[bool] = True
 
@@ -42,14 +48,33 @@ class TorchBackend(Backend):
 
         return start()
 
+    def half_partials(self, spec: Spec) -> bool:
+        """cuBLAS can add up in fp16; the CPU's libraries have no such switch."""
+        return spec.device == "cuda" and types_of(spec.precision)[0] == "16"
+
     def prepare(self, spec: Spec, task: Task) -> Program:
-        """Build (and compile) the module for a task."""
+        """Build (and compile) the module for a task, or this rank's part of it."""
         self.load()
+        if spec.splits:
+            from layermark.backends.torch import pipeline
+
+            return pipeline.prepare(spec, task)
+        if task.group is not None:
+            from layermark.backends.torch import replicas
+
+            return replicas.prepare(spec, task, task.group)
         from layermark.backends.torch.program import prepare
 
         return prepare(spec, task)
 
-    def profiled(self, work: Callable[[], object], folder: Path) -> list[OperatorTime]:
+    def piece_times(self, spec: Spec, task: Task) -> list[tuple[str, float]]:
+        """The pieces between single tensors, each timed by itself."""
+        self.load()
+        from layermark.backends.torch.balance import piece_times
+
+        return piece_times(spec, task)
+
+    def profiled(self, work: Callable[[], object], folder: Path) -> Profile:
         """Torch's own profiler."""
         from layermark.backends.torch.profile import profiled
 

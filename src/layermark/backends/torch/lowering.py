@@ -15,40 +15,14 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from layermark import ops
-from layermark.backends.torch import cells, modules
+from layermark.backends.torch import modules, recurrent
+from layermark.backends.torch.place import Place
 from layermark.errors import Unsupported
 from layermark.graph import Graph, Node
 from layermark.laws import Shape
 
-
-@dataclass(frozen=True)
-class Slot:
-    """Where a parameter of the graph lives: a tensor of a module, or some of its rows, perhaps with something added."""
-
-    owner: nn.Module
-    attribute: str
-    rows: slice | None = None
-    shift: Tensor | None = None
-
-    @property
-    def leaf(self) -> Tensor:
-        """The whole tensor of the module."""
-        found: Tensor = getattr(self.owner, self.attribute)
-        return found
-
-    @property
-    def tensor(self) -> Tensor:
-        """The part that belongs to the parameter."""
-        return self.leaf.detach() if self.rows is None else self.leaf.detach()[self.rows]
-
-    def write(self, values: Tensor) -> None:
-        """Set the parameter."""
-        self.tensor.copy_(values if self.shift is None else values + self.shift)
-
-    def read(self) -> Tensor:
-        """The parameter as it is now, in a type that NumPy knows."""
-        values = self.tensor if self.leaf.dtype == torch.float64 else self.tensor.float()
-        return values.clone() if self.shift is None else values - self.shift
+NODE = "layermark"
+"""Where a call keeps the name of its node in the graph."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +30,7 @@ class Lowered:
     """A module that takes the graph's inputs in order, and where its parameters are."""
 
     module: fx.GraphModule
-    slots: Mapping[str, Slot]
+    places: Mapping[str, Place]
 
 
 @dataclass
@@ -69,7 +43,7 @@ class Writer:
     wide_loss: bool = False
     root: nn.Module = field(default_factory=nn.Module)
     traced: fx.Graph = field(default_factory=fx.Graph)
-    slots: dict[str, Slot] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
     values: dict[str, fx.Node] = field(default_factory=dict)
 
     @property
@@ -109,24 +83,31 @@ class Site:
     def call(self, function: Callable[..., Any], *args: Any, suffix: str = "", **named: Any) -> fx.Node:
         """A call of a function, under the node's name."""
         name = self.writer.identifier(self.node.name + suffix)
-        return self.writer.traced.create_node("call_function", function, args, named, name=name)
+        return self._named(self.writer.traced.create_node("call_function", function, args, named, name=name))
 
-    def module(self, module: nn.Module, *args: fx.Node, **slots: str | Slot) -> fx.Node:
-        """A call of a module of the node's own; `slots` says where each parameter of the graph is."""
+    def module(self, module: nn.Module, *args: fx.Node, **places: str | Place) -> fx.Node:
+        """A call of a module of the node's own; `places` says where each parameter of the graph is."""
         name = self.writer.identifier(self.node.name)
         self.writer.root.add_module(name, module)
-        for parameter, place in slots.items():
-            slot = Slot(module, place) if isinstance(place, str) else place
-            self.writer.slots[f"{self.node.name}/{parameter}"] = slot
-        return self.writer.traced.create_node("call_module", name, args or self.args, {}, name=name)
+        for parameter, place in places.items():
+            place = Place(module, place) if isinstance(place, str) else place
+            self.writer.places[f"{self.node.name}/{parameter}"] = place
+        return self._named(self.writer.traced.create_node("call_module", name, args or self.args, {}, name=name))
+
+    def _named(self, made: fx.Node) -> fx.Node:
+        """Keep the graph's own name of the node, which no identifier can hold, for profiles."""
+        made.meta[NODE] = self.node.name
+        return made
 
     def wide(self, value: fx.Node) -> fx.Node:
         """The value in fp32 where losses are computed so."""
         return self.call(Tensor.float, value, suffix="_wide") if self.writer.wide_loss else value
 
 
-def lower(graph: Graph, *, training: bool = False, tuned: bool = False, wide_loss: bool = False) -> Lowered:
-    """The module of a graph; a single output is returned bare, several as a tuple."""
+def lower(
+    graph: Graph, *, training: bool = False, tuned: bool = False, wide_loss: bool = False, scored: bool = False
+) -> Lowered:
+    """The module of a graph; one output is returned bare, several as a tuple, with right answers if it is `scored`."""
     writer = Writer(graph, training, tuned, wide_loss)
     for name in graph.inputs:
         writer.values[name] = writer.traced.placeholder(writer.identifier(name))
@@ -135,10 +116,13 @@ def lower(graph: Graph, *, training: bool = False, tuned: bool = False, wide_los
             args = tuple(writer.values[name] for name in node.inputs)
             writer.values[node.name] = lower_op(node.op, Site(writer, node, args, graph.input_shapes(node)))
     results = tuple(writer.values[name] for name in graph.outputs)
+    if scored and graph.classified is not None:
+        read = [writer.values[name] for name in graph.classified.inputs[:2]]
+        results += (writer.traced.call_function(modules.right_answers, tuple(read)),)
     writer.traced.output(results if len(results) > 1 else results[0])
     module = fx.GraphModule(writer.root, writer.traced)
     module.train(training)
-    return Lowered(module, {name: writer.slots[name] for name in graph.parameters})
+    return Lowered(module, {name: writer.places[name] for name in graph.parameters})
 
 
 @singledispatch
@@ -150,7 +134,7 @@ def lower_op(op: ops.Op, site: Site) -> fx.Node:
 def can_tune(op: ops.Op, *shapes: Shape) -> bool:
     """Whether this operation has a tuned form in inference, most of them with weights packed once."""
     if isinstance(op, ops.Recurrent):
-        return op.form == "fused" and (op.cell != "gru" or shapes[0][0] <= cells.UNROLLED_STEPS)
+        return op.form == "fused" and (op.cell != "gru" or shapes[0][0] <= recurrent.UNROLLED_STEPS)
     return isinstance(op, (ops.Dense, ops.Conv2d))
 
 
@@ -166,9 +150,9 @@ def _symmetric(padding: ops.Padding) -> bool:
 @lower_op.register
 def _dense(op: ops.Dense, site: Site) -> fx.Node:
     linear = nn.Linear(site.shapes[0][-1], op.units, op.bias)
-    slots = {name: Slot(linear, name) for name in op.parameters(*site.shapes)}
+    places = {name: Place(linear, name) for name in op.parameters(*site.shapes)}
     packed = modules.PrepackedLinear(linear, site.shapes[0]) if site.writer.packs else linear
-    return site.module(packed, **slots)
+    return site.module(packed, **places)
 
 
 @lower_op.register
@@ -179,9 +163,9 @@ def _conv2d(op: ops.Conv2d, site: Site) -> fx.Node:
         x = site.call(functional.pad, x, _sides(op.padding), suffix="_pad")
         height, width, top, left = height + top + bottom, width + left + right, 0, 0
     conv = nn.Conv2d(channels, op.filters, op.kernel, op.stride, (top, left), op.dilation, op.groups, op.bias)
-    slots = {name: Slot(conv, name) for name in op.parameters(*site.shapes)}
+    places = {name: Place(conv, name) for name in op.parameters(*site.shapes)}
     packed = modules.PrepackedConv2d(conv, (batch, channels, height, width)) if site.writer.packs else conv
-    return site.module(packed, x, **slots)
+    return site.module(packed, x, **places)
 
 
 @lower_op.register
@@ -196,7 +180,7 @@ def _norm(op: ops.Norm, site: Site) -> fx.Node:
     if op.kind == "group":
         return site.module(group, scale="scale", shift="shift")
     proxy = modules.ProxyNorm(group, op.activation, ops.PROXY_POINTS, op.proxy_epsilon)
-    shared = {name: Slot(group, name) for name in ("scale", "shift")}
+    shared = {name: Place(group, name) for name in ("scale", "shift")}
     return site.module(proxy, **shared, proxy_scale="proxy_scale", proxy_shift="proxy_shift")
 
 
@@ -298,22 +282,22 @@ def _recurrent(op: ops.Recurrent, site: Site) -> fx.Node:
     length, batch, features = site.shapes[0]
     fused = op.form == "fused" and not site.writer.unrolls
     if fused and op.cell == "gru" and op.reset == "before":
-        raise Unsupported("torch's fused GRU resets after the product; use --cell loop")
-    cell: cells.Cell
+        raise Unsupported("torch's fused GRU resets after the product; use --cell loop", instead={"cell": "loop"})
+    cell: recurrent.RecurrentLayer
     if not fused:
-        cell = cells.Loop(op, features, batch, length)
+        cell = recurrent.CellPerStep(op, features, batch, length)
     elif not (site.writer.packs and can_tune(op, *site.shapes)):
-        cell = cells.Fused(op, features, batch)
+        cell = recurrent.Fused(op, features, batch)
     elif op.cell == "lstm":
-        cell = cells.PackedLstm(op, features, batch, length)
+        cell = recurrent.PackedLstm(op, features, batch, length)
     else:
-        cell = (cells.PackedRnn if op.cell == "rnn" else cells.CompiledGru)(op, features, batch)
-    slots = {name: Slot(cell, name) for name in op.parameters(*site.shapes)}
-    if "bias" in slots:
-        slots["bias"] = Slot(cell, "bias", shift=cells.forget_shift(op))
-    if "recurrent_bias" in slots and isinstance(cell, cells.Fused):
-        slots["recurrent_bias"] = Slot(cell, "recurrent_bias", rows=slice(2 * op.hidden, 3 * op.hidden))
-    return site.module(cell, **slots)
+        cell = (recurrent.PackedRnn if op.cell == "rnn" else recurrent.CompiledGru)(op, features, batch)
+    places = {name: Place(cell, name) for name in op.parameters(*site.shapes)}
+    if "bias" in places:
+        places["bias"] = Place(cell, "bias", shift=recurrent.forget_shift(op))
+    if "recurrent_bias" in places and isinstance(cell, recurrent.Fused):
+        places["recurrent_bias"] = Place(cell, "recurrent_bias", rows=slice(2 * op.hidden, 3 * op.hidden))
+    return site.module(cell, **places)
 
 
 @lower_op.register
@@ -361,13 +345,21 @@ def _sum_squared_error(op: ops.SumSquaredError, site: Site) -> fx.Node:
 
 
 @lower_op.register
+def _mix_pictures(op: ops.MixPictures, site: Site) -> fx.Node:
+    return site.call(modules.mix_pictures, *site.args, op.shift)
+
+
+@lower_op.register
 def _cross_entropy(op: ops.CrossEntropy, site: Site) -> fx.Node:
-    logits, labels = site.shapes
+    logits, labels, *shares = site.shapes
     classes = logits[-1]
     smoothing = op.smoothing * classes / (classes - 1) if op.smoothing else 0.0  # torch smooths the true class too
     if smoothing > 1:
         raise Unsupported(f"torch's cross-entropy cannot smooth by {op.smoothing} over {classes} classes")
     rows = site.call(torch.reshape, site.wide(site.x), (-1, classes), suffix="_rows")
+    if shares:
+        mixed = site.call(modules.mix_labels, site.args[1], site.wide(site.args[2]), classes, suffix="_mixed")
+        return site.call(functional.cross_entropy, rows, mixed, label_smoothing=smoothing)
     target = site.wide(site.args[1]) if labels == logits else site.args[1]
     flat = site.call(torch.reshape, target, (-1, classes) if labels == logits else (-1,), suffix="_labels")
     return site.call(functional.cross_entropy, rows, flat, label_smoothing=smoothing)

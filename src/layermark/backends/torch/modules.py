@@ -71,6 +71,19 @@ class GroupNorm(nn.Module):
         return torch.addcmul(column(self.shift, x.ndim), flat, column(self.scale, x.ndim))
 
 
+class WideNorm(nn.Module):
+    """A norm in float32 of what a network of a smaller type gives it, and then goes on with in that type."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm.float()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise one batch."""
+        made: Tensor = self.norm(x.float()).to(x.dtype)
+        return made
+
+
 class ProxyNorm(nn.Module):
     """Group norm and its activation, then normalised by what a standard normal input would have given.
 
@@ -192,3 +205,19 @@ class PrepackedConv2d(Prepacked):
     def forward(self, x: Tensor) -> Tensor:
         """One convolution."""
         return torch.ops.mkldnn._convolution_pointwise.default(x, *self.arguments)
+
+
+def right_answers(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return how many of the labels are where the largest logit is."""
+    return (logits.detach().argmax(-1) == labels).sum()
+
+
+def mix_pictures(x: Tensor, own: Tensor, pasted: Tensor, shift: int) -> Tensor:
+    """Return pictures mixed with the one before, and with a box from the one `shift` places back."""
+    mixed = torch.lerp(x.roll(1, 0), x, own.to(x.dtype).reshape(-1, 1, 1, 1))
+    return torch.where(pasted > 0, mixed.roll(shift, 0), mixed)
+
+
+def mix_labels(labels: Tensor, shares: Tensor, classes: int) -> Tensor:
+    """Return rows of class weights: how much of each class belongs to a mixed picture."""
+    return shares @ torch.nn.functional.one_hot(labels, classes).to(shares.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +12,15 @@ from torch import Tensor, fx, nn
 
 from layermark import ops
 from layermark.backends.base import Arrays
-from layermark.backends.torch.cells import UNROLLED_STEPS, Cell, CompiledGru, Fused, PackedLstm, PackedRnn
-from layermark.backends.torch.lowering import Slot, can_tune, lower
-from layermark.backends.torch.modules import Prepacked, ProxyNorm
+from layermark.backends.torch import process
+from layermark.backends.torch.lowering import can_tune, lower
+from layermark.backends.torch.modules import BatchNorm, GroupNorm, Prepacked, ProxyNorm, WideNorm
+from layermark.backends.torch.recurrent import UNROLLED_STEPS, CompiledGru, Fused, PackedLstm, PackedRnn, RecurrentLayer
 from layermark.errors import Unsupported
 from layermark.graph import Graph
 from layermark.spec import Spec
 
-_COMPUTE = {"32": torch.float32, "16": torch.float16, "bf16": torch.bfloat16}
+_COMPUTE = {"64": torch.float64, "32": torch.float32, "16": torch.float16, "bf16": torch.bfloat16}
 _SMALL_NODES = 32
 """Training steps of networks up to this large are compiled whole; larger ones compile 1.4 times as long for 3 %."""
 PACKED = (PackedLstm, PackedRnn, CompiledGru, Prepacked, ProxyNorm)
@@ -49,6 +50,11 @@ class Types:
         """Whether losses need a wider type than the rest."""
         return self.compute.itemsize < 4
 
+    @property
+    def loss(self) -> torch.dtype:
+        """What losses are computed in."""
+        return torch.float32 if self.low else self.compute
+
     def autocast(self, device: str) -> contextlib.AbstractContextManager[Any]:
         """The context that casts on use, or nothing."""
         return torch.autocast(device, self.compute) if self.mixed else contextlib.nullcontext()
@@ -63,12 +69,21 @@ class Network:
         if self.tuned:
             refuse_untunable(spec, graph)
         with self.recording():
-            lowered = lower(graph, training=self.training, tuned=self.tuned, wide_loss=self.types.low)
+            lowered = lower(
+                graph, training=self.training, tuned=self.tuned, wide_loss=self.types.low, scored=self.training
+            )
             self.module: fx.GraphModule = lowered.module
-            self.slots = lowered.slots
+            self.places = lowered.places
             self.channels_last = any(isinstance(node.op, ops.Conv2d) for node in graph)
             self._loaded: Arrays = {}
             self._settle()
+            if spec.norms == "full" and self.types.low:
+                self._widen_norms()
+
+    def _widen_norms(self) -> None:
+        for name, part in list(self.module.named_children()):
+            if isinstance(part, (BatchNorm, GroupNorm, ProxyNorm)):
+                setattr(self.module, name, WideNorm(part))
 
     def recording(self) -> contextlib.AbstractContextManager[Any]:
         """Where tensors are made: those of inference mode record nothing for autograd, and are quicker to call with."""
@@ -81,9 +96,9 @@ class Network:
             self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.module.requires_grad_(self.training)
         for part in self.module.modules():
-            if self.types.mixed and isinstance(part, Cell):
+            if self.types.mixed and isinstance(part, RecurrentLayer):
                 part.state = part.state.to(self.types.compute)
-            if self.casts_once and isinstance(part, (nn.Linear, nn.Conv2d, Cell)):
+            if self.casts_once and isinstance(part, (nn.Linear, nn.Conv2d, RecurrentLayer)):
                 part.to(self.types.compute)
             if isinstance(part, Fused):
                 part.casts = self.types.mixed
@@ -97,8 +112,8 @@ class Network:
     def load(self, weights: Arrays) -> None:
         """Set every parameter from its canonical layout."""
         with self.recording():
-            for name, slot in self.slots.items():
-                slot.write(torch.as_tensor(weights[name]))
+            for name, place in self.places.items():
+                place.write(torch.as_tensor(weights[name]))
             for part in self.module.modules():
                 if isinstance(part, PACKED) and not self.training:
                     part.pack()
@@ -109,17 +124,21 @@ class Network:
         """Every parameter in its canonical layout."""
         if self.casts_once:
             return dict(self._loaded)
-        return {name: slot.read().cpu().contiguous().numpy() for name, slot in self.slots.items()}
-
-    @property
-    def trained(self) -> list[Slot]:
-        """The parameters that the optimiser moves."""
-        return [self.slots[name] for name, facts in self.graph.parameters.items() if facts.trainable]
+        return {name: place.read().cpu().contiguous().numpy() for name, place in self.places.items()}
 
     def feed(self, batch: Arrays) -> tuple[Tensor, ...]:
         """One batch of inputs in the order, types and layout that the module takes, on the host."""
         with self.recording():
             return tuple(self._input(op, torch.as_tensor(batch[name])) for name, op in self.graph.inputs.items())
+
+    def feed_own(self, batch: Arrays) -> dict[str, Tensor]:
+        """The same for a stage: inputs of the whole graph under their names, without what other stages send."""
+        with self.recording():
+            return {
+                name: self._input(op, torch.as_tensor(batch[name]))
+                for name, op in self.graph.inputs.items()
+                if op.role != "live"
+            }
 
     def _input(self, op: ops.Input, values: Tensor) -> Tensor:
         values = values.to(self._input_type(op, values))
@@ -132,14 +151,18 @@ class Network:
             return torch.uint8
         if not values.is_floating_point():
             return torch.int64
-        return torch.float32 if op.role == "target" else self.types.compute
+        return self.types.loss if op.role == "target" else self.types.compute
 
     def results(self, result: Tensor | Sequence[Tensor]) -> Arrays:
         """What a call of the module gave, under the graph's names, as NumPy arrays."""
         values = (result,) if isinstance(result, Tensor) else result
+        return self.named(dict(zip(self.graph.outputs, values, strict=True)))
+
+    def named(self, values: Mapping[str, Tensor]) -> Arrays:
+        """Tensors under their names, as NumPy arrays."""
         return {
             name: (value if value.dtype == torch.float64 else value.float()).detach().cpu().contiguous().numpy()
-            for name, value in zip(self.graph.outputs, values, strict=True)
+            for name, value in values.items()
         }
 
 
@@ -152,7 +175,8 @@ def refuse_untunable(spec: Spec, graph: Graph) -> None:
         return
     if not any(can_tune(node.op, *graph.input_shapes(node)) for node in graph):
         raise Unsupported(f"no tuned formulation of {spec.workload} on torch")
-    if Types.of(spec.precision).mixed or spec.device != "cpu" or not torch.backends.mkldnn.is_available():
+    types = Types.of(spec.precision)
+    if types.mixed or types.compute == torch.float64 or spec.device != "cpu" or not process.prepacks():
         raise Unsupported("prepacked weights (formulation tuned) need oneDNN, one type and the CPU; use library")
 
 

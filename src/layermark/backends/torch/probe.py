@@ -42,7 +42,7 @@ class TorchProbe(Probe):
 
 def multiplied(kind: torch.dtype) -> bool:
     """Whether oneDNN multiplies a type here. Where it does not, torch's own product is thousands of times slower."""
-    if kind is torch.float32 or not torch.backends.mkldnn.is_available():
+    if kind is torch.float32 or not process.prepacks():
         return True
     try:
         torch.ops.mkldnn._reorder_linear_weight(torch.ones(16, 16, dtype=kind), 16)
@@ -55,7 +55,7 @@ def products(size: int, kind: torch.dtype) -> list[Kernel]:
     """Ways to compute a product: MKL or torch's own, and oneDNN on packed weights."""
     a, b, c = (torch.randn(size, size).to(kind) for _ in range(3))
     kernels: list[Step] = [lambda: torch.mm(a, b, out=c)]
-    if torch.backends.mkldnn.is_available():
+    if process.prepacks():
         packed = torch.ops.mkldnn._reorder_linear_weight(b, size)
         kernels.append(lambda: torch.ops.mkldnn._linear_pointwise(a, packed, None, "none", [], ""))
     return [Kernel(2 * size**3, each) for each in kernels]
@@ -79,7 +79,7 @@ def vector_products(elements: int) -> list[Kernel]:
     matrix = torch.ones(elements // columns, columns)
     row, out = torch.ones(columns), torch.empty(len(matrix))
     kernels: list[Step] = [lambda: torch.mv(matrix, row, out=out)]
-    if torch.backends.mkldnn.is_available():
+    if process.prepacks():
         packed = torch.ops.mkldnn._reorder_linear_weight(matrix, 1)
         kernels.append(lambda: torch.ops.mkldnn._linear_pointwise(row[None], packed, None, "none", [], ""))
     return [Kernel(4 * matrix.numel(), each) for each in kernels]

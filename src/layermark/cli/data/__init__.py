@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-SUMMARY = "sample pictures, ImageNet-shaped data sets, the loader measured alone, and what real data cost"
+SUMMARY = "sample pictures, data sets shaped as ImageNet or CIFAR, the loader measured alone, and what real data cost"
 
-ACTIONS = ("images", "imagenet", "bench", "ladder")
+ACTIONS = ("images", "imagenet", "cifar", "bench", "ladder")

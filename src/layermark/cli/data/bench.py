@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from layermark.cli.parsing import Parser, texts
+from layermark.cli.request import BUDGET_HELP, read_budget
 
 SUMMARY = "time the loader alone: images per second, and the share of reading, decoding and preprocessing"
 
@@ -21,6 +22,7 @@ def configure(parser: Parser) -> None:
     parser.usage = "layermark data bench [FOLDER] [options]"
     parser.add_argument("folder", nargs="?", metavar="FOLDER", help="the data set; the same as --data-dir")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--budget", metavar="TIME", help=BUDGET_HELP)
     parser.add_group("what to time", options_of(Bench))
     parser.add_group("how to load", options_of(Loading))
 
@@ -34,7 +36,8 @@ def execute(args: Namespace, argv: Sequence[str]) -> int:
     typed = texts(args, [*options_of(Bench), *options_of(Loading)])
     if args.folder is not None:
         typed["data_dir"] = args.folder
-    found = bench(Bench(**read_record(Bench, typed)), Loading(**read_record(Loading, typed)))
+    budget_s = read_budget(args.budget)
+    found = bench(Bench(**read_record(Bench, typed)), Loading(**read_record(Loading, typed)), budget_s)
     print(json.dumps(found) if args.json else _text(found))
     return 0
 

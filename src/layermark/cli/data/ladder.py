@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from layermark.cli.parsing import Parser
-from layermark.cli.request import add_protocol, add_setting, read_protocol, setting_texts
+from layermark.cli.request import BUDGET_HELP, add_protocol, add_setting, read_budget, read_protocol, setting_texts
 
 if TYPE_CHECKING:
     from layermark.stats import Ladder
@@ -21,6 +21,7 @@ def configure(parser: Parser) -> None:
     parser.usage = "layermark data ladder WORKLOAD --backend NAME [options]"
     parser.add_argument("workload", metavar="WORKLOAD", help="a network that takes pictures")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--budget", metavar="TIME", help=BUDGET_HELP)
     add_setting(parser)
     add_protocol(parser)
 
@@ -29,13 +30,14 @@ def execute(args: Namespace, argv: Sequence[str]) -> int:
     """Measure and print."""
     from layermark.axes import expand
 
+    budget_s = read_budget(args.budget)
     spec = expand([args.workload], {"backend": "torch"} | setting_texts(args) | {"data": "real"}).only()
 
     from layermark.cli.progress import listening
-    from layermark.session.ladder import climb
+    from layermark.session.data_stall import measure_data_stall
 
     with listening(as_json=False) as listener:
-        found = climb(spec, read_protocol(args), listener)
+        found = measure_data_stall(spec, read_protocol(args), listener, budget_s)
     print(json.dumps(_document(found)) if args.json else _text(found))
     return 0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from layermark.data.base import BadData, Pixels, Place, Sample, Source, listed
-from layermark.data.files import read_part
+from layermark.data.files import file_facts, read_part
 
 SIDE = 32
 _PIXELS = 3 * SIDE * SIDE
@@ -42,7 +42,7 @@ class Cifar(Source):
             raise BadData(place.folder, f"no CIFAR record of split {place.split} found")
 
     def _add(self, path: Path, place: Place) -> None:
-        length, size = self._labels + _PIXELS, path.stat().st_size
+        length, size = self._labels + _PIXELS, file_facts(path).st_size
         if size % length:
             reason = f"truncated: {size} bytes are no multiple of the {length} of a record"
             place.trouble.report(BadData(path, reason))

@@ -8,6 +8,7 @@ from typing import Any
 
 from layermark.data import example
 from layermark.data.base import BadData, Box, Encoded, Place, Sample, Source, listed
+from layermark.data.files import file_facts
 from layermark.data.records import HEADER, Span, read_record, spans
 
 CLASSES = 1000
@@ -33,7 +34,7 @@ class TfRecords(Source):
         for number, path in enumerate(self._paths):
             try:
                 # One by one: what stands before the place where a file breaks off is kept.
-                for span in spans(path, Path(path).stat().st_size):
+                for span in spans(path, file_facts(path).st_size):
                     self._places.append((number, span))
             except BadData as problem:
                 place.trouble.report(problem)
@@ -52,7 +53,7 @@ class TfRecords(Source):
             features = example.decode(read_record(path, span))
         except example.Malformed as error:
             raise BadData(where, f"not a tf.train.Example: {error}") from None
-        return Encoded(_jpeg(features, where), _label(features, where), where, _boxes(features))
+        return Encoded(_jpeg(features, where), _label(features, where), where, _boxes(features, where))
 
     @property
     def files(self) -> Sequence[Path]:
@@ -78,9 +79,11 @@ def _label(features: Mapping[str, Any], where: str) -> int:
     return found[0] - 1
 
 
-def _boxes(features: Mapping[str, Any]) -> tuple[Box, ...]:
+def _boxes(features: Mapping[str, Any], where: str) -> tuple[Box, ...]:
     sides = [features.get(f"image/object/bbox/{side}", ()) for side in _SIDES]
-    return tuple(zip(*sides, strict=False))
+    if len({len(each) for each in sides}) > 1 or not all(isinstance(value, float) for each in sides for value in each):
+        raise BadData(where, "image/object/bbox: expected as many floats under xmin as under ymin, xmax and ymax")
+    return tuple(zip(*sides, strict=True))
 
 
 SOURCE = TfRecords

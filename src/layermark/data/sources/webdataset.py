@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from layermark import registry
 from layermark.data.base import Array, BadData, Box, Encoded, Place, Sample, Source, listed
 from layermark.data.files import read_all, read_part
 from layermark.data.records import Span
@@ -25,9 +24,10 @@ class Tensor(Encoded):
     """A picture as a saved tensor of bytes, `[3, height, width]`."""
 
     def decode(self) -> Array:
-        """Read it as checkpoints are read: by torch's weights-only loader, in the process that loads."""
-        found: Array = registry.find("backends", "torch").BACKEND.read_picture(self.data, self.where)
-        return found
+        """Take the bytes out of the archive."""
+        from layermark.data.tensors import picture
+
+        return picture(self.data, self.where)
 
 
 class WebDataset(Source):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from layermark.errors import Unsupported
 from layermark.launch.process import Crew, worker_environment
 from layermark.seeds.printing import Printer
-from layermark.session.steps import TIMEOUT_S
+from layermark.seeds.run import TIMEOUT_S
 from layermark.spec import Spec
 
 

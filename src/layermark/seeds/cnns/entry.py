@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from layermark.errors import unknown
 from layermark.seeds.cnns.script import CONFIGS
 from layermark.seeds.configs import named_set
 from layermark.seeds.engine import engine_options
-from layermark.seeds.parsing import SeedParser, parse
+from layermark.seeds.parsing import SeedParser, Typed, parse
+
+if TYPE_CHECKING:
+    from layermark.seeds.cnns.printing import CnnPrinter
+    from layermark.session.peers import Peers
 
 
 def launch(name: str, file: Path, argv: list[str]) -> int:
-    """Run the program of this name and answer its exit status."""
+    """Run the program of this name and return its exit status."""
     if name not in _PROGRAMS:
         raise unknown("seed script", name, _PROGRAMS)
     return _PROGRAMS[name](file, argv)
@@ -24,20 +27,50 @@ def launch(name: str, file: Path, argv: list[str]) -> int:
 
 def run_benchmark(file: Path, argv: list[str]) -> int:
     """Inference of a model: host calls, their rates and the latency of batches."""
-    from layermark.seeds.cnns.inference import request
+    from layermark.seeds.cnns.inference import InferenceRequest, inference_request
     from layermark.seeds.cnns.inference_options import SCRIPT
+    from layermark.seeds.cnns.ladder import rungs
     from layermark.seeds.cnns.logs import Log, ending
 
-    typed, engine = parse(SCRIPT, file.name, argv, file.parent / CONFIGS), engine_options()
-    asked = request(typed, engine, engine.folder or Path("logs") / f"{_inference_name(typed.values)}_{ending()}")
+    every, engine = rungs(parse(SCRIPT, file.name, argv, file.parent / CONFIGS)), engine_options()
+    folders = [_inference_folder(each.values, engine.folder, len(every) > 1, ending) for each in every]
+    requests = [
+        inference_request(typed, engine, folder, several=len(every) > 1)
+        for typed, folder in zip(every, folders, strict=True)
+    ]
 
     from layermark.seeds.cnns.printing import InferencePrinter
+    from layermark.seeds.job import led
     from layermark.seeds.run import run
 
-    log = Log(asked.folder)
-    log.options("app.json", typed.values)
-    os.environ.update(asked.variables)
-    return run(asked, InferencePrinter(asked, log), _command(file, argv))
+    def measured(peers: Peers | None) -> int:
+        return _ended([measure(*each, peers) for each in zip(every, requests, strict=True)])
+
+    def measure(typed: Typed, request: InferenceRequest, peers: Peers | None) -> tuple[InferencePrinter, int]:
+        log = Log(request.folder)
+        log.options("app.json", typed.values)
+        printer = InferencePrinter(request, log)
+        return printer, run(request, printer, _command(file, argv), peers=peers)
+
+    return led(measured)
+
+
+def _ended(measured: Sequence[tuple[CnnPrinter, int]]) -> int:
+    """Show several batch sizes beside each other; returns the status of all of them."""
+    from layermark.seeds.cnns.printing import table
+
+    printers = [printer for printer, _ in measured]
+    if len({each.spec.batch_size for each in printers}) > 1:
+        for line in table(printers):
+            printers[-1].say(line)
+    return max(status for _, status in measured)
+
+
+def _inference_folder(values: Mapping[str, Any], named: Path | None, several: bool, ending: Callable[[], str]) -> Path:
+    """Return where a run's log goes; of several batch sizes each has a folder of its own."""
+    if named is None:
+        return Path("logs") / f"{_inference_name(values)}_{ending()}"
+    return named / f"bs{values['batch_size']}" if several else named
 
 
 def _inference_name(values: Mapping[str, Any]) -> str:
@@ -49,9 +82,10 @@ def _inference_name(values: Mapping[str, Any]) -> str:
 
 def validation(file: Path, argv: list[str]) -> int:
     """Validation of a model, once or several times, of every checkpoint that is named."""
+    from layermark.seeds.cnns.ladder import rungs
     from layermark.seeds.cnns.logs import Log
     from layermark.seeds.cnns.tensorflow_options import TRAIN_ONLY_KEYS, validation_script
-    from layermark.seeds.cnns.validation import requests
+    from layermark.seeds.cnns.validation import ValidationRequest, requests
 
     configs = file.parent / CONFIGS
     script = validation_script(model_of(file, argv))
@@ -59,22 +93,31 @@ def validation(file: Path, argv: list[str]) -> int:
     if typed.values["dataset_benchmark"]:
         from layermark.seeds.cnns.loading import dataset_benchmark
 
-        return dataset_benchmark(typed.values)
-    every = requests(script, typed, engine_options())
+        return max(dataset_benchmark(each.values) for each in rungs(typed))
+    every = [requests(script, each, engine_options()) for each in rungs(typed)]
 
     from layermark.seeds.cnns.building import build_only
     from layermark.seeds.cnns.folders import run_folder
     from layermark.seeds.cnns.printing import ValidationPrinter
+    from layermark.seeds.job import led
     from layermark.seeds.run import run
     from layermark.session.deadline import Deadline
 
-    log, deadline = Log(run_folder(typed.values, every[0].spec)), Deadline(every[0].budget_s)
-    log.options("arguments.json", typed.values)
-    printers = [ValidationPrinter(each, log) for each in every]
-    if typed.values["compile_only"]:
-        return build_only(every[0].spec, printers[0])
-    pairs = zip(every, printers, strict=True)
-    return max(run(asked, printer, _command(file, argv), deadline) for asked, printer in pairs)
+    def measured(peers: Peers | None) -> int:
+        log = Log(run_folder(typed.values, every[0][0].spec), echo=peers.say if peers else None)
+        log.options("arguments.json", typed.values)
+        if typed.values["compile_only"]:
+            return max(build_only(first.spec, ValidationPrinter(first, log)) for first, *_ in every)
+        deadlines = ((checkpoints, Deadline(checkpoints[0].budget_s)) for checkpoints in every)
+        return _ended([measure(each, log, until, peers) for checkpoints, until in deadlines for each in checkpoints])
+
+    def measure(
+        request: ValidationRequest, log: Log, until: Deadline, peers: Peers | None
+    ) -> tuple[ValidationPrinter, int]:
+        printer = ValidationPrinter(request, log)
+        return printer, run(request, printer, _command(file, argv), until, peers)
+
+    return led(measured)
 
 
 def model_of(file: Path, argv: list[str]) -> str:
@@ -100,6 +143,41 @@ def host_benchmark(file: Path, argv: list[str]) -> int:
     return measure(parse(HOST_BENCHMARK, file.name, argv).values)
 
 
+def train(file: Path, argv: list[str]) -> int:
+    """Training of a model: loss, accuracy and rate, checkpoints, and a validation after it."""
+    from layermark.seeds.cnns import train_run
+    from layermark.seeds.cnns.train_reading import parse as read
+
+    place = train_run.place_of(argv)
+    request = read(argv, file, instance=train_run.instance_of(place), engine=engine_options())
+    if request.dataset_benchmark:
+        return train_run.dataset_only(request)
+
+    from layermark.seeds.job import led
+
+    def trained(peers: Peers | None) -> int:
+        if request.compile_only:
+            return train_run.build_only(request, peers)
+        return train_run.run(request, _command(file, argv), peers)
+
+    return led(trained, place)
+
+
+def restore(file: Path, argv: list[str]) -> int:
+    """Go on with a training run: its options, its last checkpoint."""
+    reader = SeedParser(file.name, "Go on with a training run; all options of train.py are taken, too.")
+    reader.add_argument("--restore-path", required=True, metavar="FOLDER", help="folder of the run")
+    reader.parse_known_args(argv)
+    return train(file, argv)
+
+
+def weight_avg(file: Path, argv: list[str]) -> int:
+    """The average of the checkpoints of a run."""
+    from layermark.seeds.cnns.averages import average
+
+    return average(file.name, argv)
+
+
 def _command(file: Path, argv: list[str]) -> str:
     return shlex.join(["python3", file.name, *argv])
 
@@ -107,5 +185,8 @@ def _command(file: Path, argv: list[str]) -> str:
 _PROGRAMS: Mapping[str, Callable[[Path, list[str]], int]] = {
     "pytorch_cnns/run_benchmark": run_benchmark,
     "pytorch_cnns/host_benchmark": host_benchmark,
+    "tensorflow_cnns/restore": restore,
+    "tensorflow_cnns/train": train,
     "tensorflow_cnns/validation": validation,
+    "tensorflow_cnns/weight_avg": weight_avg,
 }

@@ -9,15 +9,17 @@ from typing import Any
 
 from layermark import registry
 from layermark.axes import complete
-from layermark.devices.cpu import thread_budget
+from layermark.backends.base import backend
 from layermark.errors import UserError, unknown
 from layermark.options import switch
 from layermark.seeds.cnns.inference_options import SCRIPT
-from layermark.seeds.cnns.script import RING, SHORT_BUDGET_S, idle, slow_half, used_precision
+from layermark.seeds.cnns.script import RING, SHORT_BUDGET_S, acting, idle
 from layermark.seeds.engine import Engine
+from layermark.seeds.job import job_notes, own_threads, placed
 from layermark.seeds.parsing import Typed
-from layermark.seeds.request import Request, chosen_backend, execution, general_notes
-from layermark.session.pace import Course, Profile
+from layermark.seeds.precision import computed_in, partials
+from layermark.seeds.request import ScriptRequest, chosen_backend, execution, general_notes, recorded, report_folder
+from layermark.session.budget import ProfileRequest, StepPlan
 from layermark.spec import Loading, Plan, Spec
 from layermark.workloads.base import task, workload
 from layermark.workloads.models.base import Model
@@ -34,29 +36,35 @@ Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class InferenceRequest(Request):
+class InferenceRequest(ScriptRequest):
     """What one call of the program asks for besides."""
 
     folder: Path
     """Where its log goes."""
-    variables: Mapping[str, str]
-    """Variables of the environment that the workers need."""
+    stages: int = 1
+    """Stages of the pipeline, each a process of its own."""
 
 
-def request(typed: Typed, engine: Engine, folder: Path) -> InferenceRequest:
-    """Check the values against each other and translate them."""
+def inference_request(typed: Typed, engine: Engine, folder: Path, *, several: bool = False) -> InferenceRequest:
+    """Check the values against each other and translate them; of `several` batch sizes each names its files."""
     values = typed.values
     chosen, why = chosen_backend(SCRIPT.runtime, values["backend"], training=False)
-    spec = complete(_spec(typed, chosen, engine))
+    plain, stages = _spec(values, chosen, engine), len(values["pipeline_splits"]) + 1
+    spec = complete(placed(_spec(acting(SCRIPT, values, _unmet(values, plain)), chosen, engine), stages=stages))
     _check_stages(spec, values)
     return InferenceRequest(
         spec=spec,
-        course=_course(values, spec, folder),
+        steps=_step_plan(values, spec, folder, engine, f"_bs{spec.batch_size}" if several else ""),
         budget_s=values["budget"],
         store=values["store"],
-        recorded={"script": SCRIPT.name, **{name: values[name] for name in typed.typed}, "engine": dict(engine.others)},
-        notes=(*why, *_notes(typed, spec, engine)),
+        recorded=recorded(SCRIPT.name, typed, engine, values["precision"]),
+        notes=(
+            *why,
+            *job_notes(values["replicas"], plain.threads, typed="replicas" in typed.typed),
+            *_notes(typed, spec, engine),
+        ),
         folder=folder,
+        stages=stages,
         variables=_variables(values, chosen),
     )
 
@@ -70,22 +78,24 @@ def model(name: str) -> Model:
     return found
 
 
-def _spec(typed: Typed, chosen: str, engine: Engine) -> Spec:
-    values = typed.values
+def _spec(values: Values, chosen: str, engine: Engine) -> Spec:
+    precision = computed_in(values["precision"], Spec.device, emulate=values["emulate_half"])
     return Spec(
         workload=values["model"],
         backend=chosen,
         params=params(values),
         batch_size=values["batch_size"],
-        precision=used_precision(typed),
-        partials="half" if values["half_partial"] else Spec.partials,
+        precision=precision,
+        partials=partials(values["half_partial"], precision),
+        norms="full" if values["full_precision_norm"] else Spec.norms,
         data=values["data"],
         batches_per_step=values["device_iterations"],
         execution=execution(values, chosen, SHORT_BUDGET_S),
-        threads=values["threads"] or thread_budget(),
+        threads=values["threads"] or own_threads(),
         ring=RING,
         weights=_weights(values),
         loading=_loading(values, engine),
+        pipeline_splits=",".join(values["pipeline_splits"]),
         plan=Plan(replicas=values["replicas"]),
     )
 
@@ -94,7 +104,7 @@ def params(values: Values) -> dict[str, Any]:
     """The options of the model."""
     found = {
         "pictures": _pictures(values),
-        "normalise_inside": "none" if location(values) == "none" else "full",
+        "normalise_inside": "none" if normalised_by(values) == "none" else "full",
         "input_image_padding": values["input_image_padding"],
         "norm_type": values["norm_type"],
         "norm_eps": values["norm_eps"],
@@ -109,16 +119,16 @@ def params(values: Values) -> dict[str, Any]:
     return found
 
 
-def location(values: Values) -> str:
+def normalised_by(values: Values) -> str:
     """Who normalises; bytes cannot be sent normalised, so the model does it instead of the host."""
-    asked = str(values["normalization_location"])
-    return "ipu" if asked == "host" and values["eight_bit_io"] else asked
+    requested = str(values["normalization_location"])
+    return "ipu" if requested == "host" and values["eight_bit_io"] else requested
 
 
 def _pictures(values: Values) -> str:
     if values["eight_bit_io"]:
         return "8-bit"
-    return "raw" if location(values) == "ipu" else "normalised"
+    return "raw" if normalised_by(values) == "ipu" else "normalised"
 
 
 def _loading(values: Values, engine: Engine) -> Loading:
@@ -128,7 +138,7 @@ def _loading(values: Values, engine: Engine) -> Loading:
     return Loading(
         data_dir=data_dir(values["data_dir"]),
         source="auto" if values["data_dir"] else "images",
-        normalise="none" if location(values) == "none" else "full",
+        normalise="none" if normalised_by(values) == "none" else "full",
         loader_workers=0 if without_prefetch(engine) else Loading.loader_workers if workers is None else workers,
         prefetch=_AHEAD if values["num_io_tiles"] else Loading.prefetch,
         loader_chunk=values["dataloader_rebatch_size"] or Loading.loader_chunk,
@@ -163,7 +173,7 @@ def _weights(values: Values) -> str:
 
 
 def _check_stages(spec: Spec, values: Values) -> None:
-    """Names must exist and numbers must fit, though all stages run as one here."""
+    """Names must exist and numbers must fit."""
     splits, shares = values["pipeline_splits"], values["available_memory_proportion"]
     if splits:
         task(spec).graph.cut(splits)
@@ -172,13 +182,14 @@ def _check_stages(spec: Spec, values: Values) -> None:
         raise UserError(f"--available-memory-proportion: {len(shares)} values for {stages} stages; give 1 or {stages}")
 
 
-def _course(values: Values, spec: Spec, folder: Path) -> Course:
-    batches = values["device_iterations"]
+def _step_plan(values: Values, spec: Spec, folder: Path, engine: Engine, suffix: str) -> StepPlan:
+    batches, name = values["device_iterations"], f"{spec.workload}{suffix}"
     latencies = spec.data != "synthetic"
     if values["profile"]:
-        profile = Profile(folder=folder, name=spec.workload)
-        return Course(steps=1, batches=batches, latencies=latencies, profile=profile, judged=False)
-    return Course(steps=values["iterations"], batches=batches, dropped=DROPPED, latencies=latencies)
+        profile = ProfileRequest(folder=folder, name=name)
+        return StepPlan(steps=1, batches=batches, latencies=latencies, profile=profile, judged=False)
+    report = ProfileRequest(folder=report_folder(engine), name=name) if engine.report else None
+    return StepPlan(steps=values["iterations"], batches=batches, dropped=DROPPED, latencies=latencies, profile=report)
 
 
 def _variables(values: Values, chosen: str) -> dict[str, str]:
@@ -189,8 +200,7 @@ def _variables(values: Values, chosen: str) -> dict[str, str]:
 
 def _notes(typed: Typed, spec: Spec, engine: Engine) -> Iterator[str]:
     values = typed.values
-    yield from general_notes(typed, spec, half=True)
-    yield from slow_half(spec)
+    yield from general_notes(typed, spec, values["precision"])
     if values["eight_bit_io"] and values["normalization_location"] == "host":
         yield "bytes cannot be sent normalised: --normalization-location ipu instead of host"
     if spec.weights:
@@ -199,8 +209,8 @@ def _notes(typed: Typed, spec: Spec, engine: Engine) -> Iterator[str]:
         yield f"no pretrained weights are shipped: seeded ones (or {WEIGHTS}/{spec.workload}.safetensors, or --weights)"
     if without_prefetch(engine) and spec.data == "real":
         yield f"{PREFETCH} is false: pictures are loaded between batches, none ahead"
-    others = [name for name in engine.others if name != PREFETCH or spec.data != "real"]
-    named = [*idle(SCRIPT, typed, _unmet(values, spec)), *(f"{name} (POPLAR_ENGINE_OPTIONS)" for name in others)]
+    acting = (PREFETCH,) if spec.data == "real" else ()
+    named = [*idle(SCRIPT, typed, _unmet(values, spec)), *engine.idle(*acting)]
     if named:
         yield f"no effect on this device: {', '.join(named)}"
 
@@ -212,9 +222,8 @@ def _unmet(values: Values, spec: Spec) -> dict[str, bool]:
     unmet |= dict.fromkeys(("efficientnet_group_dim", "efficientnet_expand_ratio"), not efficient)
     return unmet | {
         "webdataset_memory_cache_ratio": not loads,
-        "pipeline_splits": bool(values["pipeline_splits"]),
         "half_partial": spec.precision.startswith("32"),
-        "full_precision_norm": True,
+        "full_precision_norm": not spec.precision.startswith("16") or not backend(spec.backend).widens_norms,
         "enable_fast_groupnorm": values["norm_type"] != "group",
         "norm_num_groups": values["norm_type"] != "group",
         "model_cache_path": not _variables(values, spec.backend),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from layermark.options import choice, number, positive_float, share, size
+from layermark.seeds.cnns.ladder import as_ladder
 from layermark.seeds.cnns.script import EXTRAS, CnnScript, precision
 from layermark.seeds.options import SeedOption, count, extra, flag, real, text, words
+from layermark.seeds.tables import EMULATE_HALF
 from layermark.spec import PRECISIONS
 
 LEAST_IO_TILES = 32
@@ -31,7 +33,7 @@ MEMORY_CACHE = real("webdataset-memory-cache-ratio", 0.0, CACHE, share)
 
 OPTIONS: tuple[SeedOption, ...] = (
     text("config", "start from a named set of configs.yml", metavar="NAME"),
-    count("batch-size", 1, BATCH),
+    as_ladder(count("batch-size", 1, BATCH)),
     text("model", "network to run", metavar="NAME", default="resnet18"),
     words(
         "data",
@@ -55,7 +57,7 @@ OPTIONS: tuple[SeedOption, ...] = (
     real("norm-eps", 1e-5, "epsilon of the norms", positive_float),
     count("norm-num-groups", 32, "groups of group norms", aliases=("groupnorm-group-num",)),
     flag("enable-fast-groupnorm", "put channel c into group c mod groups", mark="~"),
-    real("batchnorm-momentum", 0.1, "share of the new in running statistics", positive_float),
+    real("batchnorm-momentum", 0.1, "share of the new in running statistics", positive_float, "training"),
     NORMALIZATION,
     flag("eight-bit-io", EIGHT_BIT),
     text(
@@ -85,7 +87,7 @@ OPTIONS: tuple[SeedOption, ...] = (
         many=True,
         default=(),
     ),
-    flag("full-precision-norm", "norms in fp32: in 32.32 they are, else the runtime decides", mark="~"),
+    flag("full-precision-norm", "norms in fp32 where the rest computes in 16 bits; in 32.32 they are in any case"),
 )
 
 OWN_EXTRAS: tuple[SeedOption, ...] = (
@@ -100,7 +102,7 @@ SCRIPT = CnnScript(
     about="Inference of CNN models: images per second, and the latency of a batch.",
     runtime="torch",
     options=OPTIONS,
-    extras=(*EXTRAS, *OWN_EXTRAS),
+    extras=(*EXTRAS, EMULATE_HALF, *OWN_EXTRAS),
 )
 
 HOST_BENCHMARK = CnnScript(

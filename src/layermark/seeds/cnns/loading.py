@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from layermark.data.base import Array
-from layermark.data.feed import opened, pipeline_of, worker_count
+from layermark.data.feed import opened, pipeline_of, used, worker_count
 from layermark.data.loader import loader
 from layermark.data.preprocess import Preprocess
 from layermark.options import switch
-from layermark.seeds.cnns.inference import IMAGES, location
+from layermark.report.text import percent
+from layermark.seeds.cnns.inference import IMAGES, normalised_by
 from layermark.seeds.cnns.validation import checked, loading_of
+from layermark.seeds.job import gathered
 from layermark.seeds.printing import LONG_S, duration
 from layermark.session.deadline import Deadline
 from layermark.spec import Loading
@@ -53,10 +55,11 @@ class Reading:
         if self.loading is None:
             yield made_up(self.wanted, self.batch, copied=self.copied), MADE_UP
             return
-        asked, (source, _, _) = self.loading, opened(self.loading)
-        ahead = {"workers": worker_count(asked), "prefetch": asked.prefetch, "chunk": asked.loader_chunk}
-        with closing(loader(pipeline_of(source, asked, self.wanted), self.batch, **ahead)) as made:
-            yield made, len(source)
+        loading, (source, _, _) = self.loading, opened(self.loading)
+        ahead = {"workers": worker_count(loading), "prefetch": loading.prefetch, "chunk": loading.loader_chunk}
+        part = loading.data_percentage
+        with closing(loader(pipeline_of(source, loading, self.wanted, percentage=part), self.batch, **ahead)) as made:
+            yield made, used(source, part)
 
 
 def made_up(wanted: Preprocess, batch: int, *, copied: bool) -> Iterator[Array]:
@@ -74,7 +77,7 @@ def made_up(wanted: Preprocess, batch: int, *, copied: bool) -> Iterator[Array]:
 
 
 def timed(stream: Iterator[object], batches: int, limit_s: float) -> tuple[int, float]:
-    """Take batches, as many as asked for or as fit, at least one; answers how many, and how long they took."""
+    """Take batches, as many as asked for or as fit, at least one; return how many, and how long they took."""
     began, done = time.perf_counter(), 0
     while done < batches and (done == 0 or time.perf_counter() - began < limit_s):
         next(stream)
@@ -83,15 +86,30 @@ def timed(stream: Iterator[object], batches: int, limit_s: float) -> tuple[int, 
 
 
 def host_benchmark(values: Values) -> int:
-    """Read everything twice and print the rate of each pass."""
+    """Read everything twice and print the rate of each pass; instances of a job read at once, and rates add up."""
     deadline, reading = Deadline(values["budget"]), host_reading(values)
-    with reading.batches() as (stream, pictures):
+    with gathered() as all_rates, reading.batches() as (stream, pictures):
         batches = math.ceil(pictures / reading.batch)
         for left in range(PASSES, 0, -1):
             done, seconds = timed(stream, batches, deadline.left() / left)
             short = "" if done == batches else f" (the budget ended the pass after {done} of {batches} batches)"
-            print(f"Throughput: {done * reading.batch / seconds:.1f} img/sec{short}", flush=True)
+            if rates := all_rates(done * reading.batch / seconds):
+                print(f"Throughput: {sum(rates):.1f} img/sec{short}", flush=True)
+                if len(rates) > 1:
+                    print(each_rate(rates), flush=True)
     return 0
+
+
+def each_rate(rates: Sequence[float]) -> str:
+    """Return the rate of every instance in one line, and how far the slowest stays behind the fastest.
+
+    >>> each_rate([90.0, 100.0])
+    '  each      90.0, 100.0 img/sec; instance 0 is the slowest, 10.0% behind the fastest'
+    """
+    slowest = min(range(len(rates)), key=lambda instance: rates[instance])
+    behind = percent(1 - rates[slowest] / max(rates))
+    shown = ", ".join(f"{rate:.1f}" for rate in rates)
+    return f"  each      {shown} img/sec; instance {slowest} is the slowest, {behind} behind the fastest"
 
 
 def host_reading(values: Values) -> Reading:
@@ -99,7 +117,7 @@ def host_reading(values: Values) -> Reading:
     wanted = Preprocess(
         values["image_size"],
         dtype="uint8" if values["eight_bit_io"] else "float32",
-        normalise="full" if location(values) == "host" else "none",
+        normalise="full" if normalised_by(values) == "host" else "none",
         augment=values["data"] in ("imagenet", "cifar10"),
     )
     if values["data"] in ("synthetic", "generated"):
@@ -125,8 +143,13 @@ def _host_loading(values: Values) -> Loading:
 
 def dataset_benchmark(typed: Values) -> int:
     """Take 512 batches an epoch from the input pipeline of a TensorFlow program and print the mean rate."""
-    values, deadline = checked(typed), Deadline(typed["budget"])
-    reading, epochs = dataset_reading(values), math.ceil(values["epochs"] or _epochs(values))
+    values = checked(typed)
+    return benchmark(dataset_reading(values), values["epochs"] or _epochs(values), Deadline(typed["budget"]))
+
+
+def benchmark(reading: Reading, epochs: float, deadline: Deadline) -> int:
+    """Take 512 batches an epoch and print the mean rate."""
+    epochs = math.ceil(epochs)
     with reading.batches() as (stream, _):
         rates = list(_rates(stream, epochs, reading.batch, deadline))
     print(f"Mean throughput over {len(rates)} epochs: {statistics.fmean(rates):.1f} imgs/sec", flush=True)

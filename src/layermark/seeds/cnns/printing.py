@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from layermark.outcome import Block
+from layermark.report.text import arms, human
 from layermark.seeds.cnns.inference import InferenceRequest
 from layermark.seeds.cnns.logs import Log
 from layermark.seeds.cnns.validation import ValidationRequest
+from layermark.seeds.job import tag
 from layermark.seeds.printing import Printer
+from layermark.seeds.request import ScriptRequest
+from layermark.spec import Spec
 
 VALIDATION = "validation.csv"
 _NOTHING = "N/A"
@@ -43,15 +47,45 @@ def spread(rates: Sequence[float], unit: str) -> str:
     return ", ".join(f"{name}={value:.2f} {unit}" for name, value in figures.items())
 
 
-class InferencePrinter(Printer):
+class CnnPrinter(Printer):
+    """What both programs keep of a run for the figures at its end."""
+
+    def __init__(self, request: ScriptRequest, log: Log) -> None:
+        super().__init__(request)
+        self._log = log
+        self._rates: list[float] = []
+        self.document: Mapping[str, Any] | None = None
+        """The result, once it is there."""
+
+    @property
+    def spec(self) -> Spec:
+        """What is measured."""
+        return self._request.spec
+
+    @property
+    def left_out(self) -> int:
+        """How many of the first rates the documents leave out."""
+        return self._request.steps.dropped
+
+    @property
+    def counted_rates(self) -> Sequence[float]:
+        """The rates that the documents take the mean of."""
+        return counted(self._rates, self.left_out)
+
+    @property
+    def dropped(self) -> str:
+        """The first steps, in words."""
+        return dropped_words(len(self._rates), self.left_out, self.step_word)
+
+
+class InferencePrinter(CnnPrinter):
     """The form of `run_benchmark.py`: every line begins with its level."""
 
     step_word = "host call"
 
-    def __init__(self, asked: InferenceRequest, log: Log) -> None:
-        super().__init__(asked)
-        self._log = log
-        self._rates: list[float] = []
+    def __init__(self, request: InferenceRequest, log: Log) -> None:
+        super().__init__(request, log)
+        self._inference = request
         self._latencies_ms: list[float] = []
 
     def say(self, line: str) -> None:
@@ -61,7 +95,7 @@ class InferencePrinter(Printer):
     def open(self) -> None:
         """Where the log is, and what the user should know."""
         self.say(f"Logging to {self._log.folder}")
-        for text in self._asked.notes:
+        for text in self._request.notes:
             self.note(text)
 
     def begin(self) -> None:
@@ -73,25 +107,30 @@ class InferencePrinter(Printer):
         self.say(f"Compiled in {seconds:.3f} seconds")
 
     def step(self, block: Block, items: int) -> None:
-        """The line of one host call."""
-        rate = items / (block.samples_ns[0] / 1e9)
-        latencies = [] if self._asked.spec.data == "synthetic" else [each / 1e6 for each in block.latencies_ns]
-        self._rates.append(rate)
+        """The line of one host call: what this instance reached. The figures at the end are those of all together."""
+        latencies = [] if self._request.spec.data == "synthetic" else [each / 1e6 for each in block.latencies_ns]
+        self._rates.append(items / (block.samples_ns[0] / 1e9))
         self._latencies_ms += latencies
-        span = f"{min(latencies):.1f}..{max(latencies):.1f} ms" if latencies else _NOTHING
-        self.say(f"Throughput: {rate:.1f} imgs/sec; Latency range: {span}")
+        instances = self._request.spec.plan.instances
+        rate, own = self._rates[-1], latencies[: len(latencies) // instances]
+        if instances > 1:
+            slowest_ns = max(block.ranks_ns[0][: len(block.ranks_ns[0]) // instances])
+            rate = items / instances / (slowest_ns / 1e9)
+        span = f"{min(own):.1f}..{max(own):.1f} ms" if own else _NOTHING
+        self.say(f"{tag()}Throughput: {rate:.1f} imgs/sec; Latency range: {span}")
 
     def end(self, document: Mapping[str, Any]) -> None:
         """The figures of all host calls."""
+        self.document = document
         if not self._rates:
             return
-        spec = self._asked.spec
+        spec = self._request.spec
         setting = (
             f"bs={spec.batch_size}, data_mode={spec.data}, data_type={output_type(document)}, "
-            f"num_ipus={spec.plan.replicas}, of {spec.workload}"
+            f"num_ipus={spec.plan.replicas * self._inference.stages}, of {spec.workload}"
         )
         self.say("-" * 50)
-        self.say(f"Throughput at {setting}: {spread(counted(self._rates, self._asked.course.dropped), 'imgs/s')}.")
+        self.say(f"Throughput at {setting}: {spread(self.counted_rates, 'imgs/s')}.")
         self.say(f"Latency: {self._latency()}")
 
     def _latency(self) -> str:
@@ -100,11 +139,6 @@ class InferencePrinter(Printer):
             return _NOTHING
         return f"min={min(found):.2f} ms, max={max(found):.2f} ms, mean={statistics.fmean(found):.2f} ms."
 
-    @property
-    def dropped(self) -> str:
-        """The first host calls."""
-        return dropped_words(len(self._rates), self._asked.course.dropped, self.step_word)
-
 
 def output_type(document: Mapping[str, Any]) -> str:
     """The type of the network's outputs, as PyTorch calls it where that is what ran."""
@@ -112,15 +146,14 @@ def output_type(document: Mapping[str, Any]) -> str:
     return f"torch.{name}" if document["spec"]["backend"] == "torch" else name
 
 
-class ValidationPrinter(Printer):
+class ValidationPrinter(CnnPrinter):
     """The form of `validation.py`: one line for every validation."""
 
     step_word = "validation"
 
-    def __init__(self, asked: ValidationRequest, log: Log) -> None:
-        super().__init__(asked)
-        self._validation, self._log = asked, log
-        self._rates: list[float] = []
+    def __init__(self, request: ValidationRequest, log: Log) -> None:
+        super().__init__(request, log)
+        self._validation = request
         self._accuracy = 0.0
 
     def say(self, line: str) -> None:
@@ -131,15 +164,15 @@ class ValidationPrinter(Printer):
         """Where the log is, and what the user should know."""
         if self._log.folder is not None:
             self.say(f"Saving to {self._log.folder}")
-        for text in self._asked.notes:
+        for text in self._request.notes:
             self.note(text)
 
     def begin(self) -> None:
         """Say what one validation is."""
-        course, replicas = self._asked.course, self._asked.spec.plan.replicas
-        pictures = course.step_batches * self._asked.spec.batch_size * replicas
-        self.say(f"Batch Size: {self._asked.spec.batch_size * replicas}")
-        self.say(f"{pictures} pictures per validation: {course.calls} host calls of {course.batches} batches")
+        steps, replicas = self._request.steps, self._request.spec.plan.replicas
+        pictures = steps.step_batches * self._request.spec.batch_size * replicas
+        self.say(f"Batch Size: {self._request.spec.batch_size * replicas}")
+        self.say(f"{pictures} pictures per validation: {steps.calls} host calls of {steps.batches} batches")
         self.say("Compiling...")
 
     def compiled(self, seconds: float) -> None:
@@ -154,30 +187,47 @@ class ValidationPrinter(Printer):
         """The line of one validation, and its row."""
         seconds = block.samples_ns[0] / 1e9
         self._rates.append(items / seconds)
-        point = self._validation.point
+        point, epoch = self._validation.point, self._validation.epoch
         latency = f", latency (ms): {mean_ms(block)}" if self._validation.latency else ""
         self.say(
-            f"Validation top-1 accuracy [None] (iteration: {point:6d}, epoch: {0.0:6.2f}, "
+            f"Validation top-1 accuracy [None] (iteration: {point:6d}, epoch: {epoch:6.2f}, "
             f"img/sec: {items / seconds:.2f}, time: {seconds:.6f}{latency}): {self._accuracy:.3f}%"
         )
         names = ("name", "iteration", "epoch", "val_acc", "val_time", "val_size", "img_per_sec")
-        cells = (self._validation.name, point, 0.0, self._accuracy, seconds, items, items / seconds)
+        cells = (self._validation.name, point, epoch, self._accuracy, seconds, items, items / seconds)
         self._log.row(VALIDATION, dict(zip(names, cells, strict=True)))
 
     def end(self, document: Mapping[str, Any]) -> None:
         """The figures of all validations but the first."""
+        self.document = document
         if self._rates:
-            kept = counted(self._rates, self._asked.course.dropped)
+            kept = self.counted_rates
             without = f" without {self.dropped}" if len(kept) < len(self._rates) else ""
             self.say(f"Throughput{without}: {spread(kept, 'img/sec')}.")
-
-    @property
-    def dropped(self) -> str:
-        """The first validation."""
-        return dropped_words(len(self._rates), self._asked.course.dropped, self.step_word)
 
 
 def mean_ms(block: Block) -> str:
     """The mean latency of a block's batches: as they were told, else of all of them together."""
     times = block.latencies_ns or [block.samples_ns[0] / block.batches]
     return f"{statistics.fmean(times) / 1e6:.3f}"
+
+
+def table(printers: Sequence[CnnPrinter]) -> Iterator[str]:
+    """A row per batch size: the mean of single rates, as the documents take it, beside all items over all time."""
+    without = f"the first {printers[0].left_out} {printers[0].step_word}s"
+    yield ""
+    yield f"{'batch size':>10}  {'mean of rates':>13}  all items over all time; both without {without}"
+    for each in printers:
+        yield f"{each.spec.batch_size:>10}  {_mean(each):>13}  {_ours(each)}"
+
+
+def _mean(printer: CnnPrinter) -> str:
+    return f"{statistics.fmean(printer.counted_rates):.2f}" if printer.counted_rates else "-"
+
+
+def _ours(printer: CnnPrinter) -> str:
+    document = printer.document or {"status": "failed", "reason": "not measured"}
+    if document["status"] != "ok":
+        return f"{document['status']}: {document['reason'].removeprefix('not measured: ')}"
+    rate = document["sustained"]
+    return f"{human(rate['value'])} {rate['unit']} {arms(rate)}"

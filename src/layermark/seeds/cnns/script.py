@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from layermark.devices import cpu
 from layermark.options import choice
 from layermark.seeds.options import SeedOption
 from layermark.seeds.parsing import Typed
-from layermark.seeds.tables import EXTRA
-from layermark.spec import PRECISIONS, Spec
+from layermark.seeds.precision import slow_half as slow_half
+from layermark.seeds.tables import EMULATE_HALF, EXTRA
+from layermark.spec import PRECISIONS
 
 CONFIGS = "configs.yml"
 """Where a program's named sets are: beside its file."""
@@ -21,7 +22,7 @@ RING = 2
 SHORT_BUDGET_S = 180.0
 """Compiling a whole network can take a minute, so budgets up to this leave no time to try it."""
 
-EXTRAS = tuple(each for each in EXTRA if each.name != "precision")
+EXTRAS = tuple(each for each in EXTRA if each.name not in ("precision", "emulate-half"))
 
 _OLD_PRECISIONS = {"half": "16.16", "full": "32.32"}
 
@@ -35,7 +36,7 @@ class CnnScript:
     runtime: str
     """The backend that stands for the seeds' framework."""
     options: tuple[SeedOption, ...]
-    extras: tuple[SeedOption, ...] = EXTRAS
+    extras: tuple[SeedOption, ...] = (*EXTRAS, EMULATE_HALF)
     short_help: bool = True
 
 
@@ -48,20 +49,15 @@ def precision(text: str) -> str:
     return choice(*PRECISIONS, *_OLD_PRECISIONS)(_OLD_PRECISIONS.get(text, text))
 
 
-def used_precision(typed: Typed) -> str:
-    """What is typed is honoured; a default, also that of a named set, is fp32 on a device without native half."""
-    return str(typed.values["precision"]) if "precision" in typed.typed else Spec.precision
-
-
-def slow_half(spec: Spec) -> Iterator[str]:
-    """A word of warning where 16-bit floats are emulated: a picture can then take seconds."""
-    if spec.precision.startswith("16") and spec.device == "cpu" and not cpu.native_half():
-        yield "this CPU has no 16-bit floats: they are emulated, and a batch can take many seconds"
-
-
 def idle(script: CnnScript, typed: Typed, unmet: dict[str, bool]) -> Iterator[str]:
     """Typed options without an effect here: those marked so, and others whose condition is not met."""
-    every = {each.dest: each for each in script.options}
-    for name in typed.typed:
-        if name in every and (every[name].mark in ("sim", "training") or unmet.get(name, False)):
-            yield every[name].flag
+    yield from (each.flag for each in _without_effect(script, unmet) if each.dest in typed.typed)
+
+
+def acting(script: CnnScript, values: Mapping[str, Any], unmet: Mapping[str, bool]) -> dict[str, Any]:
+    """Return the values with those that have no effect at their defaults, so that equal work has equal specs."""
+    return {**values, **{each.dest: each.default for each in _without_effect(script, unmet)}}
+
+
+def _without_effect(script: CnnScript, unmet: Mapping[str, bool]) -> Iterator[SeedOption]:
+    return (each for each in script.options if each.mark in ("sim", "training") or unmet.get(each.dest, False))

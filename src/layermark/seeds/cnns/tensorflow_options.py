@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 
 from layermark.errors import unknown
-from layermark.options import choice, integer, number, positive_float, share
+from layermark.options import choice, integer, number, percentage, positive_float, share
+from layermark.seeds.cnns.ladder import as_ladder
 from layermark.seeds.cnns.script import CnnScript, precision
 from layermark.seeds.options import SeedOption, count, flag, real, text, truth, words
 from layermark.spec import PRECISIONS
@@ -31,14 +32,6 @@ def lower(*known: str) -> object:
     return lambda text: choice(*known)(text.lower())
 
 
-def percentage(text: str) -> int:
-    """A whole number from 1 to 100."""
-    value = int(integer(1)(text))
-    if value > 100:
-        raise ValueError("expected a whole number from 1 to 100")
-    return value
-
-
 MODEL = text("model", "family of the network", str.lower, metavar="NAME", default="resnet")
 CONFIG = text("config", "start from a named set of configs.yml", metavar="NAME")
 MAIN = grouped(
@@ -52,7 +45,7 @@ MAIN = grouped(
 _NORMS = (
     flag("batch-norm", "batch norms"),
     flag("group-norm", "group norms (the default on ImageNet)"),
-    real("BN-decay", 0.97, "share of the old in running statistics", share),
+    *training(real("BN-decay", 0.97, "share of the old in running statistics", share)),
 )
 _RESIDUAL = (
     count("model-size", None, "depth (default: the smallest)"),
@@ -180,7 +173,13 @@ IPU = grouped(
     flag("enable-half-partials", "allow products of 16-bit numbers to be added up in 16 bits", mark="~"),
     flag("no-stochastic-rounding", "round to nearest, as is always done here", mark="sim"),
     count("batches-per-step", 1000, "most batches per host call"),
-    text("select-ipu", "number of the device, or AUTO", metavar="ID", mark="~", default="AUTO"),
+    text(
+        "select-ipu",
+        "index of the GPU, where there is one; else 0, like AUTO, is the CPU",
+        metavar="ID",
+        mark="~",
+        default="AUTO",
+    ),
     text("sharding-exclude-filter", "where sharding may not cut", mark="sim", many=True, default=("0/p",)),
     text("sharding-include-filter", "where sharding may cut", mark="sim", many=True, default=("",)),
     flag("fp-exceptions", "stop at numbers that are not finite, which every verification does", mark="~"),
@@ -238,7 +237,7 @@ LATER = grouped(
         real("ckpt-epochs-offset", None, "epochs before the first checkpoint", aside=True),
         count("syncs-per-epoch", None, "synchronisations in an epoch", at_least=0, aside=True),
         real("epochs-per-sync", None, "epochs from one synchronisation to the next", aside=True),
-        real("BN-span", None, "batches that running statistics span", aside=True),
+        real("BN-span", None, "replicas whose batch norms share their statistics; 1 is carried out", aside=True),
         flag("offload-fp32-weight-copy", "keep the fp32 weights on the host", aside=True),
     ),
     flag("gather-conv-output", "gather what convolutions give before a norm", mark="sim", aside=True),
@@ -257,16 +256,22 @@ TRAIN_ONLY_KEYS = frozenset(
 """Options of the training program that a named set may hold, and that validation does not have."""
 
 
-def validation_script(model: str) -> CnnScript:
-    """The validation program as it is for a family of models."""
+def model_options(model: str) -> tuple[SeedOption, ...]:
+    """The options of a family of models, under its name."""
     if model not in _MODELS:
         raise unknown("model", model, _MODELS)
     title, own = _MODELS[model]
-    shared = (*DATASET, *SPREAD, *training(*LEARNING), *IPU, *LOGGING, *LATER)
+    return grouped(title, *own)
+
+
+def validation_script(model: str) -> CnnScript:
+    """The validation program as it is for a family of models."""
+    own = model_options(model)
+    shared = (*DATASET, *map(as_ladder, SPREAD), *training(*LEARNING), *IPU, *LOGGING, *LATER)
     return CnnScript(
         name="tensorflow_cnns/validation",
         about="Validation of CNN models: top-1 accuracy and images per second.",
         runtime="tensorflow",
-        options=(*MAIN, *grouped(title, *own), *shared),
+        options=(*MAIN, *own, *shared),
         short_help=False,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,40 +11,47 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from layermark import registry
 from layermark.axes import complete
-from layermark.devices.cpu import thread_budget
 from layermark.errors import UserError
 from layermark.seeds.cnns.networks import classes_of, network
-from layermark.seeds.cnns.script import RING, SHORT_BUDGET_S, CnnScript, idle, slow_half, used_precision
+from layermark.seeds.cnns.script import RING, SHORT_BUDGET_S, CnnScript, acting, idle
 from layermark.seeds.cnns.tensorflow_options import DATASETS, NO_PROFILE
+from layermark.seeds.device import Device, device
 from layermark.seeds.engine import Engine
+from layermark.seeds.job import job_notes, own_threads, placed, replicas_here
 from layermark.seeds.parsing import Typed
-from layermark.seeds.request import Request, chosen_backend, execution, general_notes, report_folder
-from layermark.session.pace import Course, Profile
+from layermark.seeds.precision import computed_in, partials
+from layermark.seeds.request import ScriptRequest, chosen_backend, execution, general_notes, recorded, report_folder
+from layermark.session.budget import ProfileRequest, StepPlan
 from layermark.spec import Loading, Plan, Spec
 from layermark.workloads.base import task
 from layermark.workloads.checkpoint import PICKLES, SUFFIX
 
 DROPPED = 1
 """The first validation of the seeds' program contains compilation, so it is left out."""
+CHECKPOINTS = "ckpt"
+"""Where the folder of a training run holds its checkpoints and their averages."""
 BATCH_SIZES = ("batch_size", "micro_batch_size", "total_batch_size")
 VARIABLES = ("DATA_DIR", "DATASETS_DIR")
 PICTURES = {"imagenet": 50_000, "cifar-10": 10_000, "cifar-100": 10_000}
 """Pictures in the validation sets, which made-up data stand for."""
+TRAINING_PICTURES = {"imagenet": 1_281_167, "cifar-10": 50_000, "cifar-100": 50_000}
+"""Pictures of an epoch of training."""
 _SPLIT_NAMES = 40
 
 Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValidationRequest(Request):
+class ValidationRequest(ScriptRequest):
     """What the validation of one checkpoint asks for besides."""
 
     name: str = "None"
     """The checkpoint."""
     point: int = 0
     """The update after which it was written, as its name says."""
+    epoch: float = 0.0
+    """The epoch of that update."""
     latency: bool = False
 
 
@@ -51,18 +59,25 @@ def requests(script: CnnScript, typed: Typed, engine: Engine) -> list[Validation
     """Check the values against each other and translate them; one request for every checkpoint."""
     values = checked(typed.values)
     chosen, why = chosen_backend(script.runtime, values["backend"], training=False)
-    spec = complete(_spec(typed, values, chosen))
+    plain = _spec(values, chosen)
+    spec = _spec(acting(script, values, _unmet(values, plain)), chosen)
+    spec = complete(placed(spec, stages=values["shards"]))
     _check_stages(spec, values)
-    asked = ValidationRequest(
+    request = ValidationRequest(
         spec=spec,
-        course=_course(values, spec, engine),
+        steps=_step_plan(values, spec, engine),
         budget_s=values["budget"],
         store=values["store"],
-        recorded={"script": script.name, **{name: values[name] for name in typed.typed}, "engine": dict(engine.others)},
-        notes=(*why, *_notes(script, typed, values, spec, engine)),
+        recorded=recorded(script.name, typed, engine, values["precision"]),
+        notes=(
+            *why,
+            *job_notes(values["replicas"], plain.threads, typed="replicas" in typed.typed),
+            *_notes(script, typed, values, spec, engine),
+        ),
         latency=bool(values["latency"]),
+        variables=_selected(values["select_ipu"], replicas_here(values["replicas"])).variables,
     )
-    return [_of_checkpoint(asked, path) for path in checkpoints(values["restore_path"])] or [asked]
+    return [_of_checkpoint(request, path, values) for path in checkpoints(values["restore_path"])] or [request]
 
 
 def checked(typed: Values) -> dict[str, Any]:
@@ -118,20 +133,21 @@ def _batch_size(values: Values) -> int:
     return sizes.get(values["model"], (4, 32))[small]
 
 
-def _spec(typed: Typed, values: Values, chosen: str) -> Spec:
-    name, params = network(values)
+def _spec(values: Values, chosen: str) -> Spec:
+    (name, params), kind = network(values), _device(values["select_ipu"])
+    precision = computed_in(values["precision"], kind, emulate=values["emulate_half"])
     return Spec(
         workload=name,
         backend=chosen,
         params={**params, **_pictures(values), **classes_of(values)},
         batch_size=values["batch_size"],
-        precision=used_precision(typed),
-        partials="half" if values["enable_half_partials"] else Spec.partials,
-        device=_device(values["select_ipu"]),
+        precision=precision,
+        partials=partials(values["enable_half_partials"], precision),
+        device=kind,
         data=values["data"],
         batches_per_step=values["batches_per_step"],
         execution=execution(values, chosen, SHORT_BUDGET_S),
-        threads=values["threads"] or thread_budget(),
+        threads=values["threads"] or own_threads(),
         ring=RING,
         seed=Spec.seed if values["seed"] is None else values["seed"],
         loading=loading_of(values),
@@ -153,13 +169,11 @@ def _normalisation(values: Values) -> str:
 
 
 def _device(text: str) -> str:
-    devices = sorted(registry.modules("devices"))
-    if text.upper() == "AUTO":
-        return Spec.device
-    if not text.isdigit() or int(text) >= len(devices):
-        known = ", ".join(f"{number} ({name})" for number, name in enumerate(devices))
-        raise UserError(f"--select-ipu {text}: no such device; expected AUTO, {known}")
-    return devices[int(text)]
+    return _selected(text).kind
+
+
+def _selected(text: str, replicas: int = 1) -> Device:
+    return device("--select-ipu", text, "AUTO", replicas)
 
 
 def loading_of(values: Values) -> Loading:
@@ -197,13 +211,15 @@ def _check_stages(spec: Spec, values: Values) -> None:
         task(spec).graph.cut(splits)
 
 
-def _course(values: Values, spec: Spec, engine: Engine) -> Course:
+def _step_plan(values: Values, spec: Spec, engine: Engine) -> StepPlan:
     calls, batches = host_calls(_batches(values, spec), values["batches_per_step"])
     profile = None
     if engine.report or values["gc_profile"] not in (None, NO_PROFILE):
-        profile = Profile(folder=report_folder(engine), name=spec.workload)
+        profile = ProfileRequest(folder=report_folder(engine), name=spec.workload)
     scored = {"real": calls * batches, "generated": min(spec.ring, calls * batches), "synthetic": 0}[spec.data]
-    return Course(steps=values["repeat"], calls=calls, batches=batches, dropped=DROPPED, scored=scored, profile=profile)
+    return StepPlan(
+        steps=values["repeat"], calls=calls, batches=batches, dropped=DROPPED, scored=scored, profile=profile
+    )
 
 
 def _batches(values: Values, spec: Spec) -> int:
@@ -236,6 +252,8 @@ def checkpoints(path: str | None) -> list[Path]:
     place = Path(path)
     if not place.is_dir():
         return [place]
+    if (place / CHECKPOINTS).is_dir():
+        place = place / CHECKPOINTS
     found = [each for each in place.iterdir() if each.suffix in (SUFFIX, *PICKLES)]
     if not found:
         raise UserError(f"--restore-path {path}: no checkpoint (*{SUFFIX}, *.pth) in this folder")
@@ -243,23 +261,33 @@ def checkpoints(path: str | None) -> list[Path]:
 
 
 def number_of(name: str) -> int:
-    """The number at the end of a checkpoint's name.
+    """The number at the end of a checkpoint's name; averages have none.
 
-    >>> number_of("ckpt-1600"), number_of("weights")
-    (1600, 0)
+    >>> number_of("ckpt-1600"), number_of("weights"), number_of("weight_avg_exp_0.97")
+    (1600, 0, 0)
     """
-    found = re.search(r"(\d+)$", name)
+    found = re.search(r"-(\d+)$", name)
     return int(found.group(1)) if found else 0
 
 
-def _of_checkpoint(asked: ValidationRequest, path: Path) -> ValidationRequest:
-    spec = complete(asked.spec.replace(weights=str(path)))
-    return dataclasses.replace(asked, spec=spec, name=path.stem, point=number_of(path.stem))
+def _of_checkpoint(request: ValidationRequest, path: Path, values: Values) -> ValidationRequest:
+    spec, epoch = complete(request.spec.replace(weights=str(path))), epoch_of(path, values)
+    return dataclasses.replace(request, spec=spec, name=path.stem, point=number_of(path.stem), epoch=epoch)
+
+
+def epoch_of(path: Path, values: Values) -> float:
+    """The epoch of a checkpoint: as the JSON beside it says, else by its number and the batch that is typed."""
+    try:
+        return float(json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["epoch"])
+    except (OSError, ValueError, KeyError, TypeError):
+        batch = values["batch_size"] * values["gradient_accumulation_count"] * values["replicas"]
+        return float(number_of(path.stem) * batch / TRAINING_PICTURES[values["dataset"]])
 
 
 def _notes(script: CnnScript, typed: Typed, values: Values, spec: Spec, engine: Engine) -> Iterator[str]:
-    yield from general_notes(typed, spec, half=True)
-    yield from slow_half(spec)
+    yield from general_notes(typed, spec, values["precision"])
+    if values["fp_exceptions"]:
+        yield "--fp-exceptions: every verification stops at numbers that are not finite, with or without it"
     if values["restore_path"] is None:
         yield "no --restore-path: the weights are random"
     if values["hostside_norm"] and values["eight_bit_io"]:
@@ -269,7 +297,7 @@ def _notes(script: CnnScript, typed: Typed, values: Values, spec: Spec, engine: 
     if spec.data != "real" and (values["mixup_alpha"] > 0 or values["cutmix_lambda"] < 1):
         yield f"mixup and cutmix are switched off for {spec.data} data"
     named: Sequence[str] = [*idle(script, typed, _unmet(values, spec))]
-    named = [*named, *(f"{name} (POPLAR_ENGINE_OPTIONS)" for name in engine.others)]
+    named = [*named, *engine.idle()]
     if named:
         yield f"no effect here: {', '.join(named)}"
 
@@ -283,4 +311,5 @@ def _unmet(values: Values, spec: Spec) -> dict[str, bool]:
         "pipeline_splits": True,
         "enable_half_partials": spec.precision.startswith("32"),
         "hostside_norm": values["eight_bit_io"],
+        "groups": spec.params.get("norm_type") == "batch",
     }

@@ -58,6 +58,7 @@ CREATE TABLE spreads (
 
 CREATE INDEX spreads_by_fingerprint ON spreads (fingerprint);
 
+-- [sqlite]
 CREATE TRIGGER sessions_stay BEFORE UPDATE ON sessions BEGIN SELECT RAISE(ABORT, 'sessions are append-only'); END;
 CREATE TRIGGER sessions_keep BEFORE DELETE ON sessions BEGIN SELECT RAISE(ABORT, 'sessions are append-only'); END;
 CREATE TRIGGER outcomes_stay BEFORE UPDATE ON outcomes BEGIN SELECT RAISE(ABORT, 'outcomes are append-only'); END;
@@ -66,3 +67,15 @@ CREATE TRIGGER samples_stay BEFORE UPDATE ON samples BEGIN SELECT RAISE(ABORT, '
 CREATE TRIGGER samples_keep BEFORE DELETE ON samples BEGIN SELECT RAISE(ABORT, 'samples are append-only'); END;
 CREATE TRIGGER finished_stay BEFORE UPDATE ON finished BEGIN SELECT RAISE(ABORT, 'finished groups are append-only'); END;
 CREATE TRIGGER finished_keep BEFORE DELETE ON finished BEGIN SELECT RAISE(ABORT, 'finished groups are append-only'); END;
+
+-- [postgresql]
+CREATE FUNCTION append_only() RETURNS trigger AS
+    'BEGIN RAISE restrict_violation USING MESSAGE = TG_TABLE_NAME || '' are append-only''; END' LANGUAGE plpgsql;
+CREATE TRIGGER sessions_stay BEFORE UPDATE OR TRUNCATE ON sessions EXECUTE FUNCTION append_only();
+CREATE TRIGGER sessions_keep BEFORE DELETE ON sessions FOR EACH ROW EXECUTE FUNCTION append_only();
+CREATE TRIGGER outcomes_stay BEFORE UPDATE OR TRUNCATE ON outcomes EXECUTE FUNCTION append_only();
+CREATE TRIGGER outcomes_keep BEFORE DELETE ON outcomes FOR EACH ROW EXECUTE FUNCTION append_only();
+CREATE TRIGGER samples_stay BEFORE UPDATE OR TRUNCATE ON samples EXECUTE FUNCTION append_only();
+CREATE TRIGGER samples_keep BEFORE DELETE ON samples FOR EACH ROW EXECUTE FUNCTION append_only();
+CREATE TRIGGER finished_stay BEFORE UPDATE OR TRUNCATE ON finished EXECUTE FUNCTION append_only();
+CREATE TRIGGER finished_keep BEFORE DELETE ON finished FOR EACH ROW EXECUTE FUNCTION append_only();

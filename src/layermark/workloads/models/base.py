@@ -84,7 +84,7 @@ class Kept:
 
 
 class Net:
-    """Writes a model layer by layer; every method answers the name of the last node that it added."""
+    """Writes a model layer by layer; every method returns the name of the last node that it added."""
 
     def __init__(self, params: ModelParams, *, training: bool, same: bool) -> None:
         self.params, self.training, self.same = params, training, same

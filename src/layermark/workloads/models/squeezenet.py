@@ -62,7 +62,7 @@ class SqueezeNet(Model):
 
 
 def _pooled(net: Net, name: str, x: str) -> str:
-    """3x3 windows, two apart; torchvision also takes the last incomplete window, the TensorFlow program does not."""
+    """3x3 windows, stride two; torchvision also takes the last, incomplete one, the TensorFlow program does not."""
     height, width = net.area(x)
     rest = (0, 0) if net.same else ((height - 3) % 2, (width - 3) % 2)
     return net.add(name, Pool("max", (3, 3), (2, 2), (0, rest[0], 0, rest[1])), x)

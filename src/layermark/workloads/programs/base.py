@@ -1,6 +1,6 @@
-"""What a program is: a workload that no graph describes, with one lowering file per backend.
+"""What a program is: a workload that no graph describes, with one implementation per backend.
 
-A lowering lives beside its workload in a module named after the backend. Only that backend's worker
+An implementation lives beside its workload in a module named after the backend. Only that backend's worker
 imports it, so it may import the framework.
 """
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 Call = Callable[[int], Any]
-"""Runs one batch; the number of the call chooses its random stream."""
+"""Runs one batch; the number of the call chooses its random numbers."""
 
 _TRIAL_ROUNDS = 2
 
 
-class Lowering(ABC):
+class Implementation(ABC):
     """A program in the words of one runtime."""
 
     @property
@@ -63,10 +63,10 @@ class Runs(Protocol):
 
 @dataclass(frozen=True)
 class ProgramTask(Task):
-    """A task without a graph: it counts its own work, finds its own lowering and proves its own results."""
+    """A task without a graph: it counts its own work, finds its own implementation and proves its own results."""
 
     @abstractmethod
-    def lowering(self, spec: Spec) -> Lowering:
+    def implementation(self, spec: Spec) -> Implementation:
         """The program in the words of the spec's backend, or `Unsupported`."""
 
     @abstractmethod
@@ -79,18 +79,18 @@ class ProgramWorkload(Workload):
 
     modes: ClassVar[tuple[str, ...]] = ("infer",)
     needs: ClassVar[str]
-    """What a runtime must be able to do; said where there is no lowering."""
+    """What a runtime must be able to do; said where there is no implementation."""
 
     def graph(self, params: Any, *, batch_size: int, mode: str, loss: str) -> Graph:
         """Nothing: a program is no network."""
         return Graph((), ())
 
     def find(self, spec: Spec) -> Any:
-        """The module with the lowering for the spec's backend."""
+        """The module with the implementation for the spec's backend."""
         check(spec)
         name = f"{type(self).__module__}.{spec.backend}"
         if importlib.util.find_spec(name) is None:
-            raise Unsupported(f"{spec.workload} has no lowering on {spec.backend}: it needs {self.needs}")
+            raise Unsupported(f"{spec.workload} has no implementation on {spec.backend}: it needs {self.needs}")
         return importlib.import_module(name)
 
 
@@ -105,15 +105,15 @@ def check(spec: Spec) -> None:
         raise Unsupported(f"{spec.workload} has no --batch-size {spec.batch_size}; one batch is one call")
 
 
-def chosen(spec: Spec, ways: Mapping[str, Callable[[], Call]]) -> tuple[Call, dict[str, str]]:
+def chosen(spec: Spec, executions: Mapping[str, Callable[[], Call]]) -> tuple[Call, dict[str, str]]:
     """The call that `--execution` asks for, run once, and its settings; `auto` is the better of a short trial."""
-    if spec.execution in ways or (len(ways) == 1 and spec.execution == "auto"):
-        name = spec.execution if spec.execution in ways else next(iter(ways))
-        return _started(ways[name]), {"execution": name}
+    if spec.execution in executions or (len(executions) == 1 and spec.execution == "auto"):
+        name = spec.execution if spec.execution in executions else next(iter(executions))
+        return _started(executions[name]), {"execution": name}
     if spec.execution != "auto":
-        known = ", ".join((*ways, "auto"))
+        known = ", ".join((*executions, "auto"))
         raise Unsupported(f"{spec.workload} on {spec.backend} has no execution {spec.execution}; it knows {known}")
-    return _best(ways)
+    return _best(executions)
 
 
 def _started(make: Callable[[], Call]) -> Call:
@@ -122,13 +122,13 @@ def _started(make: Callable[[], Call]) -> Call:
     return call
 
 
-def _best(ways: Mapping[str, Callable[[], Call]]) -> tuple[Call, dict[str, str]]:
+def _best(executions: Mapping[str, Callable[[], Call]]) -> tuple[Call, dict[str, str]]:
     calls: dict[str, Call] = {}
     broken: dict[str, Exception] = {}
-    for name, make in ways.items():
+    for name, make in executions.items():
         try:
             calls[name] = _started(make)
-        except Exception as error:  # whatever one way's compiler raises, another still runs
+        except Exception as error:  # whatever one compiler raises, another execution still runs
             broken[name] = error
     if not calls:
         raise next(iter(broken.values()))

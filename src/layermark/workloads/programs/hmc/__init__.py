@@ -17,7 +17,7 @@ from layermark.graph import Graph
 from layermark.options import integer, option, positive_float
 from layermark.outcome import Verification
 from layermark.spec import Spec
-from layermark.workloads.programs.base import Lowering, ProgramTask, ProgramWorkload, Runs
+from layermark.workloads.programs.base import Implementation, ProgramTask, ProgramWorkload, Runs
 
 START = 1.0
 MEAN = -0.5
@@ -67,13 +67,13 @@ class HmcTask(ProgramTask):
         """The states, written once."""
         return compute_bytes * self.items
 
-    def memory_bytes(self, mode: str, ring: int, weight_copies: int = 4) -> int:
+    def memory_bytes(self, mode: str, ring: int, weight_copies: float = 4) -> int:
         """States, random numbers, and their copies on the way out."""
         return 8 * 4 * self.items
 
-    def lowering(self, spec: Spec) -> Lowering:
+    def implementation(self, spec: Spec) -> Implementation:
         """The chain in the words of the spec's backend."""
-        built: Lowering = WORKLOAD.find(spec).prepare(spec, self.params)
+        built: Implementation = WORKLOAD.find(spec).prepare(spec, self.params)
         return built
 
     def verify(self, program: Runs) -> Verification:
@@ -98,7 +98,7 @@ class Hmc(ProgramWorkload):
 
 
 def outputs(states: Any) -> dict[str, Any]:
-    """What every lowering answers: the states, and the share of transitions that moved."""
+    """What every implementation returns: the states, and the share of transitions that moved."""
     import numpy as np
 
     kept = np.asarray(states, dtype="float32")

@@ -15,7 +15,7 @@ from jax import Array, lax
 
 from layermark.errors import Unsupported
 from layermark.spec import Spec
-from layermark.workloads.programs.base import Lowering, chosen
+from layermark.workloads.programs.base import Implementation, chosen
 from layermark.workloads.programs.hmc import START, HmcParams, outputs
 
 GENERATORS = {"default": "threefry2x32", "fast": "rbg"}
@@ -26,11 +26,12 @@ UNROLLED_MOVES = 16
 def prepare(spec: Spec, params: HmcParams) -> JaxChain:
     """Compile the chain."""
     if spec.subnormals != "flush":
-        raise Unsupported("jax always flushes subnormals; use --subnormals flush")
+        reason = "jax always flushes subnormals; use --subnormals flush"
+        raise Unsupported(reason, code="always_flushes", instead={"subnormals": "flush"})
     return JaxChain(spec, params)
 
 
-class JaxChain(Lowering):
+class JaxChain(Implementation):
     """All transitions of a call are one compiled loop."""
 
     def __init__(self, spec: Spec, params: HmcParams) -> None:
@@ -75,7 +76,8 @@ def _key(params: HmcParams, seed: Array, number: Array) -> Array:
 def library_chain(params: HmcParams) -> Any:
     """BlackJAX's HMC kernel in a scan, as its documentation shows; several chains through `vmap`."""
     if importlib.util.find_spec("blackjax") is None:
-        raise Unsupported("hmc on jax needs BlackJAX: pip install blackjax; or use --formulation tuned")
+        reason = "hmc on jax needs BlackJAX: pip install blackjax; or use --formulation tuned"
+        raise Unsupported(reason, instead={"formulation": "tuned"})
     import blackjax  # type: ignore[import-untyped]
 
     kernel = blackjax.hmc(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from layermark.laws import stream
+from layermark.laws import random_generator
 from layermark.workloads.programs.hmc import START, HmcParams
 
 Array = np.ndarray[Any, Any]
@@ -48,7 +48,7 @@ def transition(x: Array, momentum: Array, log_uniform: Array, params: HmcParams)
 
 def chain(params: HmcParams, seed: int, number: int) -> Array:
     """The states of one call, all its random numbers drawn first."""
-    rng = stream(seed, "hmc", number)
+    rng = random_generator(seed, "hmc", number)
     shape = (params.hmc_steps, *params.shape)
     momenta, log_uniforms = rng.standard_normal(shape), np.log1p(-rng.random(shape))
     states, x = np.empty(shape), np.full(params.shape, START)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from layermark.errors import Unsupported
 from layermark.spec import Spec
-from layermark.workloads.programs.base import Call, Lowering, chosen
+from layermark.workloads.programs.base import Call, Implementation, chosen
 from layermark.workloads.programs.hmc import START, HmcParams, outputs
 
 ALGORITHM = "philox"
@@ -28,7 +28,8 @@ Chain = Callable[[Any], Any]
 def prepare(spec: Spec, params: HmcParams) -> TensorFlowChain:
     """Trace and compile the chain."""
     if spec.subnormals != "flush":
-        raise Unsupported("tensorflow always flushes subnormals; use --subnormals flush")
+        reason = "tensorflow always flushes subnormals; use --subnormals flush"
+        raise Unsupported(reason, code="always_flushes", instead={"subnormals": "flush"})
     if params.generator == "fast":
         raise Unsupported("tensorflow has no faster generator than its usual one; use --generator default")
     _keep_to_budget(spec.threads)
@@ -41,15 +42,15 @@ def _keep_to_budget(threads: int) -> None:
         tf.config.threading.set_intra_op_parallelism_threads(max(1, threads - 1))
 
 
-class TensorFlowChain(Lowering):
+class TensorFlowChain(Implementation):
     """All transitions of a call are one loop inside a `tf.function`, with or without XLA."""
 
     def __init__(self, spec: Spec, params: HmcParams) -> None:
         tuned = spec.formulation == "tuned"
         chain = tuned_chain(params) if tuned else library_chain(params)
         seed = spec.seed % 2**31
-        ways = {"function": lambda: _compiled(chain, seed, False), "xla": lambda: _compiled(chain, seed, True)}
-        self._call, told = chosen(spec, ways)
+        executions = {"function": lambda: _compiled(chain, seed, False), "xla": lambda: _compiled(chain, seed, True)}
+        self._call, told = chosen(spec, executions)
         self._settings = told | {
             "formulation": spec.formulation,
             "library": "none" if tuned else _library(),
@@ -94,7 +95,8 @@ def library_chain(params: HmcParams) -> Chain:
     """`sample_chain` over `HamiltonianMonteCarlo`, as its documentation shows."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise Unsupported(f"hmc on tensorflow needs {missing[0]}: {_INSTALL}; or use --formulation tuned")
+        reason = f"hmc on tensorflow needs {missing[0]}: {_INSTALL}; or use --formulation tuned"
+        raise Unsupported(reason, instead={"formulation": "tuned"})
     import tensorflow_probability as tfp  # type: ignore[import-untyped]
 
     inner = tfp.mcmc.HamiltonianMonteCarlo(log_density, params.step_size, params.leapfrog_steps)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from layermark.errors import Unsupported
 from layermark.spec import Spec
-from layermark.workloads.programs.base import Call, Lowering, chosen
+from layermark.workloads.programs.base import Call, Implementation, chosen
 from layermark.workloads.programs.hmc import START, HmcParams, outputs
 
 COMPILED_MOVES = 250
@@ -33,15 +33,15 @@ def prepare(spec: Spec, params: HmcParams) -> TorchChain:
     return TorchChain(spec, params)
 
 
-class TorchChain(Lowering):
+class TorchChain(Implementation):
     """Transitions one by one (eager), or some at a time as one compiled piece."""
 
     def __init__(self, spec: Spec, params: HmcParams) -> None:
         self._seed, self._params = spec.seed % 2**32, params
         self._generator = torch.Generator()
         self._piece = min(params.hmc_steps, max(1, COMPILED_MOVES // params.leapfrog_steps))
-        ways = {"eager": lambda: self._eager, "compile": self._compile}
-        self._call, told = chosen(spec, ways)
+        executions = {"eager": lambda: self._eager, "compile": self._compile}
+        self._call, told = chosen(spec, executions)
         if told["execution"] == "compile":
             told["compiled_piece"] = f"{self._piece} transitions"
         self._settings = told | {

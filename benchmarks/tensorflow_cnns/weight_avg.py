@@ -1,0 +1,8 @@
+"""The average of the checkpoints of a training run; `--help` lists the options."""
+
+import sys
+
+from layermark.seeds import main
+
+if __name__ == "__main__":
+    sys.exit(main("tensorflow_cnns/weight_avg", __file__))

@@ -1,0 +1,246 @@
+"""`layermark gate`: may a change go in?"""
+
+from __future__ import annotations
+
+import json
+import random
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from layermark.cli.parsing import Parser
+from layermark.cli.request import (
+    BUDGET_HELP,
+    STORE_HELP,
+    add_protocol,
+    add_setting,
+    read,
+    read_budget,
+    read_protocol,
+    setting_texts,
+)
+from layermark.errors import Unsupported, UserError, WorkerFailed
+
+if TYPE_CHECKING:
+    from layermark.session import Listener
+    from layermark.spec import Protocol, Spec
+    from layermark.stats.gate import Finding
+
+SUMMARY = "say whether a change made anything slower, for CI"
+
+EPILOG = """examples:
+  layermark gate --base main dense,lstm --backend torch
+  layermark gate --base v1.2 --suite quick --fail-if-slower 5% --junit gate.xml
+  layermark gate SESSION_A SESSION_B
+  layermark gate before.jsonl after.jsonl --markdown gate.md
+
+With --base, the working tree of this Git project is measured against a commit of it: processes of the base, of the
+base again and of the change take turns block by block, in an order drawn anew in every round. The base against itself
+says what this machine can tell. Where processes of both cannot be alive at once (memory, a base that is too old),
+every round starts each of the three anew. Without --base, A and B are stored sessions, or files of `layermark export`
+or of `layermark run --json`.
+
+exit status: 0 nothing is slower, 1 something is, 2 the request was wrong, 3 something cannot be told"""
+
+ROUNDS = 8
+TIME_BOX = "2s"
+
+
+def configure(parser: Parser) -> None:
+    """Declare the options; with --base, those of `run` say what is measured."""
+    parser.usage, parser.epilog = "layermark gate (--base REF [WORKLOAD ...] | A B) [options]", EPILOG
+    parser.add_argument(
+        "names", nargs="*", metavar="WORKLOAD|A B", help="workloads with --base, else two sessions or files"
+    )
+    parser.add_argument(
+        "--base", metavar="REF", help="the commit, branch or tag that the working tree is measured against"
+    )
+    parser.add_argument("--suite", metavar="NAME|FILE", help="measure what a suite lists (with --base)")
+    parser.add_argument(
+        "--fail-if-slower", metavar="SHARE", default="3%", help="the loss that is tolerated (default: 3%%)"
+    )
+    parser.add_argument(
+        "--rounds", metavar="N", default=str(ROUNDS), help=f"most rounds of each measurement (default: {ROUNDS})"
+    )
+    parser.add_argument("--budget", metavar="TIME", help=BUDGET_HELP)
+    parser.add_argument("--junit", metavar="FILE", help="write the findings as JUnit XML as well")
+    parser.add_argument("--markdown", metavar="FILE", help="write the findings as a Markdown table as well")
+    parser.add_argument("--json", action="store_true", help="print one JSON document per measurement")
+    parser.add_argument("--store", metavar="URL", help=STORE_HELP)
+    add_setting(parser)
+    add_protocol(parser)
+
+
+def execute(args: Namespace, argv: Sequence[str]) -> int:
+    """Judge, print, write, and return what the worst finding means."""
+    from layermark.stats.gate import status
+
+    tolerated = read("--fail-if-slower", percentage, args.fail_if_slower)
+    findings = _checkouts(args, tolerated) if args.base else _stored(args, tolerated)
+    _write(findings, args)
+    return status(findings)
+
+
+def percentage(text: str) -> float:
+    """Return a share that is written in per cent or as a number.
+
+    >>> percentage("3%"), percentage("0.05")
+    (0.03, 0.05)
+    """
+    number = text.strip().removesuffix("%")
+    try:
+        value = float(number) / (100 if "%" in text else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise ValueError("expected a share between 0 and 100%, such as 3%")
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateRequest:
+    """What is asked of two checkouts."""
+
+    base: Path
+    change: Path
+    protocol: Protocol
+    rounds: int
+    tolerated: float
+    budget_s: float | None
+    """Of each measurement."""
+    listener: Listener
+    measurements: int
+    """How many the whole gate has."""
+
+
+def _checkouts(args: Namespace, tolerated: float) -> list[Finding]:
+    from layermark.cli.progress import listening
+    from layermark.launch.checkout import checkout, project
+    from layermark.options import integer
+    from layermark.stats.gate import MIN_ROUNDS
+
+    rounds, budget_s = read("--rounds", integer(MIN_ROUNDS), args.rounds), read_budget(args.budget)
+    specs, protocol = _specs_and_protocol(args)
+    root = project(Path.cwd())
+    with checkout(root, args.base) as base, listening(as_json=False) as listener:
+        listener.started(len(specs))
+        request = GateRequest(
+            base=base,
+            change=root,
+            protocol=protocol,
+            rounds=rounds,
+            tolerated=tolerated,
+            budget_s=budget_s and budget_s / max(1, len(specs)),
+            listener=listener,
+            measurements=len(specs),
+        )
+        return [_judged(spec, request) for spec in specs]
+
+
+def _specs_and_protocol(args: Namespace) -> tuple[Sequence[Spec], Protocol]:
+    from layermark.axes import expand, load_suite
+
+    values = setting_texts(args)
+    workloads = [name for text in args.names for name in text.split(",")]
+    if not workloads and not args.suite:
+        raise UserError("nothing to measure; type a workload (layermark gate --base main lstm) or --suite quick")
+    suite = load_suite(args.suite) if args.suite else None
+    expansion = suite.expand(values, workloads) if suite else expand(workloads, values)
+    return expansion.specs, read_protocol(args, {"time_box": TIME_BOX, **(suite.protocol if suite else {})})
+
+
+def _judged(spec: Spec, request: GateRequest) -> Finding:
+    """Judge one measurement: in one alternation where that can be done, else in whole processes."""
+    from layermark.launch.checkout import import_path
+    from layermark.session import gate_checkouts
+
+    try:
+        return gate_checkouts(
+            spec,
+            import_path(request.base),
+            import_path(request.change),
+            request.protocol,
+            request.tolerated,
+            rounds=request.rounds,
+            budget_s=request.budget_s,
+            listener=request.listener,
+            measurements=request.measurements,
+        )
+    except (Unsupported, WorkerFailed) as failure:
+        request.listener.note(f"{spec.workload} on {spec.backend}: a process at a time, not in alternation ({failure})")
+    return _in_whole_processes(spec, request)
+
+
+def _in_whole_processes(spec: Spec, request: GateRequest) -> Finding:
+    from layermark.stats.gate import gate_rounds, not_measured
+
+    sides: dict[str, Path] = {"base": request.base, "base again": request.base, "change": request.change}
+    measured: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
+    try:
+        for number, name in _order(list(sides), request.rounds):
+            request.listener.phase(spec, f"round {number + 1} of {request.rounds}: {name}")
+            measured[name].append(_measured(sides[name], spec, request.protocol))
+    except WorkerFailed as error:
+        return not_measured(spec, error.reason)
+    request.listener.finished(measured["change"][-1])
+    base, again, change = measured.values()
+    return gate_rounds(spec, base, again, change, request.tolerated, request.measurements)
+
+
+def _measured(root: Path, spec: Spec, protocol: Protocol) -> dict[str, Any]:
+    from layermark.launch.checkout import measure_in
+
+    document = measure_in(root, spec, protocol)
+    if document["status"] != "ok":
+        raise WorkerFailed(f"{document['status']}: {document['reason']}", document["log"] or "")
+    return document
+
+
+def _order(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
+    chance = random.Random(0)
+    for number in range(rounds):
+        for name in chance.sample(list(names), len(names)):
+            yield number, name
+
+
+def _stored(args: Namespace, tolerated: float) -> list[Finding]:
+    from layermark import environment
+    from layermark.cli.stored import note_new, two_sides
+    from layermark.stats.gate import SIDES, gate_matching
+    from layermark.stats.pairing import match
+    from layermark.store import open_store
+
+    if len(args.names) != 2:
+        raise UserError("expected --base REF and what to measure, or two sessions or files: layermark gate A B")
+    if setting_texts(args) or args.suite:
+        raise UserError("stored results are compared as they were measured; leave the settings out, or add --base REF")
+    with open_store(args.store) as store:
+        a, b = two_sides(store, *args.names)
+        spread = store.spread(environment.fingerprint(environment.record()))
+    matching = match(a, b, SIDES)
+    findings = gate_matching(matching, tolerated, spread)
+    note_new(matching.new, "the change")
+    return findings
+
+
+def _write(findings: Sequence[Finding], args: Namespace) -> None:
+    from layermark.cli.plain import titles
+    from layermark.report.gate import as_document, as_junit, as_markdown, as_text
+
+    names = titles([each.spec for each in findings])
+    for path, text in ((args.junit, as_junit), (args.markdown, as_markdown)):
+        if path:
+            _save(path, text(findings, names) + "\n")
+    if args.json:
+        print(*(json.dumps(as_document(each)) for each in findings), sep="\n")
+    else:
+        print(as_text(findings, names))
+
+
+def _save(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; give another path") from None

@@ -1,0 +1,127 @@
+"""Pipelines as plain facts: which schedules there are, which rank holds which stages, what a plan must fulfil."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from layermark.errors import UserError
+
+AUTO = "auto"
+"""Instead of names: have the cuts chosen so that stages take equally long."""
+
+STAGE_SHARE = 3
+"""A stage that computes its activations again does so block by block where those of one micro-batch take more than
+this part (one in three) of the memory that is meant for its rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """The order in which ranks work on micro-batches."""
+
+    engine: str
+    """What `torch.distributed.pipelining` calls it."""
+    stages_per_rank: int = 1
+    v_shaped: bool = False
+    """Whether the last stage is back on the first rank."""
+    one_at_a_time: bool = False
+    """Whether no two stages ever work at the same time."""
+    in_rounds: bool = False
+    """Whether micro-batches come in rounds of equal size."""
+    cuts_backward: bool = False
+    """Whether the gradients of weights are computed separately from those that the stage before waits for."""
+
+
+SCHEDULES = {
+    "Interleaved": Schedule(engine="1F1B"),
+    "Grouped": Schedule(engine="GPipe"),
+    "Sequential": Schedule(engine="GPipe", one_at_a_time=True),
+    "Interleaved1F1B": Schedule(engine="Interleaved1F1B", stages_per_rank=2, in_rounds=True),
+    "LoopedBFS": Schedule(engine="LoopedBFS", stages_per_rank=2),
+    "InterleavedZeroBubble": Schedule(
+        engine="InterleavedZeroBubble", stages_per_rank=2, in_rounds=True, cuts_backward=True
+    ),
+    "ZBVZeroBubble": Schedule(engine="ZBVZeroBubble", stages_per_rank=2, v_shaped=True, cuts_backward=True),
+    "DualPipeV": Schedule(engine="DualPipeV", stages_per_rank=2, v_shaped=True, cuts_backward=True),
+}
+"""The seeds' three words, and further schedules of torch by their own names."""
+
+
+def rank_count(schedule: str, stages: int) -> int:
+    """Return how many ranks hold these stages.
+
+    >>> rank_count("Grouped", 4), rank_count("ZBVZeroBubble", 4), rank_count("ZBVZeroBubble", 1)
+    (4, 2, 1)
+    """
+    return max(1, stages // SCHEDULES[schedule].stages_per_rank)
+
+
+def placement(schedule: str, stages: int) -> tuple[tuple[int, ...], ...]:
+    """Return the stages of each rank, counted from 0.
+
+    >>> placement("Interleaved1F1B", 4), placement("DualPipeV", 4)
+    (((0, 2), (1, 3)), ((0, 3), (1, 2)))
+    """
+    ranks = rank_count(schedule, stages)
+    if SCHEDULES[schedule].stages_per_rank == 1:
+        return tuple((index,) for index in range(stages))
+    if SCHEDULES[schedule].v_shaped:
+        return tuple((index, stages - 1 - index) for index in range(ranks))
+    return tuple((index, index + ranks) for index in range(ranks))
+
+
+def check_stages(schedule: str, stages: int) -> None:
+    """Raise `UserError` unless the stages can be spread over ranks by this schedule."""
+    each = SCHEDULES[schedule].stages_per_rank
+    if stages % each or stages < 2 * each:
+        raise UserError(
+            f"--pipeline-schedule {schedule}: {stages} stages cannot be spread over ranks of {each} stages each; "
+            f"cut the network into {each * 2}, {each * 3}, ... stages"
+        )
+
+
+def check_micro_batches(schedule: str, stages: int, micro_batches: int, option: str = "--accumulation") -> None:
+    """Raise `UserError` unless an update has enough micro-batches for the stages."""
+    if micro_batches < stages:
+        raise UserError(
+            f"{option} {micro_batches}: a pipeline of {stages} stages needs at least one micro-batch for each; "
+            f"set {option} {stages} or more"
+        )
+    rounds = max(1, micro_batches // rank_count(schedule, stages))
+    if SCHEDULES[schedule].in_rounds and micro_batches % rounds:
+        ranks = rank_count(schedule, stages)
+        raise UserError(
+            f"{option} {micro_batches}: {schedule} works in rounds of {ranks} micro-batches; "
+            f"set {option} {micro_batches - micro_batches % ranks}"
+        )
+
+
+def balanced(pieces: Sequence[tuple[str, float]], stages: int) -> tuple[str, ...]:
+    """Return the names at which stages begin, so that the longest stage is as short as can be.
+
+    `pieces` follow each other: where each begins, and how long it takes. Raise `UserError` if they are too few.
+
+    >>> balanced([("", 3.0), ("b", 1.0), ("c", 1.0), ("d", 2.0)], 2)
+    ('b',)
+    """
+    if len(pieces) < stages:
+        raise UserError(f"--stages {stages}: the network can be cut into {len(pieces)} at most")
+    times = [seconds for _, seconds in pieces]
+    sums = list(itertools.accumulate(times, initial=0.0))
+    # best[n][i]: the longest stage, and where the last begins, if the first i pieces make n + 1 stages
+    best = [[(total, 0) for total in sums]]
+    for _ in range(stages - 1):
+        known = best[-1]
+        best.append(
+            [
+                min(((max(known[cut][0], sums[end] - sums[cut]), cut) for cut in range(1, end)), default=(math.inf, 0))
+                for end in range(len(sums))
+            ]
+        )
+    end, cuts = len(times), list[int]()
+    for row in reversed(best[1:]):
+        end = row[end][1]
+        cuts.append(end)
+    return tuple(pieces[cut][0] for cut in reversed(cuts))

@@ -1,0 +1,185 @@
+"""The views of a profile, made from its document: how far to trust it, the program tree, memory, comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from layermark.report import text
+from layermark.report.model import Report, Row
+from layermark.stats.accounts import UNTIED, side_by_side
+
+TREE_SHOWN, PIECES_SHOWN, ALIVE_SHOWN = 40, 20, 12
+_LEAST_SHARE = 0.01
+"""Branches with less of the time are summed up in their parent."""
+
+_FACTS = {"operators", "sum_s", "step_s", "memory", "tied", "gap", "overhead", "batches", "insights"}
+
+Profile = Mapping[str, Any]
+Table = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """A part of the program: a node, or all nodes below a common beginning of their names."""
+
+    name: str
+    depth: int
+    time_s: float
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Profiles of one network beside each other, per node or set of fused nodes; the first line is the header."""
+
+    title: str
+    rows: tuple[str, ...]
+    """Ids of the results, in the order of the columns."""
+    lines: Table
+    left_out: int
+
+
+def whole(profile: Profile) -> bool:
+    """Whether a profile is one of ours, with all that the views need; documents of others may hold operators alone."""
+    return set(profile) >= _FACTS and all({"node", "operator", "time_s"} <= set(row) for row in profile["operators"])
+
+
+def tree(profile: Profile) -> list[Branch]:
+    """Return the program as a tree in the order of its names, with the time of everything below each branch.
+
+    A fused row belongs to what its nodes have in common: `b1/conv` and `b1/relu` in one kernel are time of `b1`.
+    """
+    total = float(profile["sum_s"]) or 1.0
+    times: dict[tuple[str, ...], float] = {}
+    for row in profile["operators"]:
+        path = _common(row["node"])
+        for depth in range(1, len(path) + 1):
+            times[path[:depth]] = times.get(path[:depth], 0.0) + float(row["time_s"])
+    kept = [path for path, time_s in times.items() if time_s / total >= _LEAST_SHARE]
+    found = [_branch(path, times[path], total) for path in _in_order(kept)]
+    return found[:TREE_SHOWN]
+
+
+def _branch(path: tuple[str, ...], time_s: float, total: float) -> Branch:
+    return Branch(name=text.clean(path[-1]), depth=len(path) - 1, time_s=time_s, share=time_s / total)
+
+
+def _common(nodes: Sequence[str]) -> tuple[str, ...]:
+    """The beginning that names have in common, part by part; single names keep their last part.
+
+    >>> _common(["b1/conv", "b1/relu"]), _common(["stem", "pool"]), _common(["fc"]), _common([])
+    (('b1', 'conv + relu'), ('stem + pool',), ('fc',), ('tied to no node',))
+    """
+    if not nodes:
+        return (UNTIED,)
+    paths = [tuple(name.split("/")) for name in nodes]
+    shared = 0
+    while all(len(path) > shared + 1 and path[shared] == paths[0][shared] for path in paths):
+        shared += 1
+    ends = ["/".join(path[shared:]) for path in paths]
+    shown = ends if len(ends) <= 3 else [*ends[:2], f"{len(ends) - 2} more"]
+    return (*paths[0][:shared], " + ".join(shown))
+
+
+def _in_order(paths: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Parents before children, children in the order in which they were met."""
+    below: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for path in paths:
+        below.setdefault(path[:-1], []).append(path)
+
+    def walk(parent: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        for path in below.get(parent, ()):
+            yield path
+            yield from walk(path)
+
+    return walk(())
+
+
+def facts(profile: Profile) -> dict[str, str]:
+    """How far to trust a profile: its sum beside the timed step, its overhead, what is tied to nodes, the peak."""
+    found = {
+        "sum of operators": summed(profile),
+        "profiler": overhead(profile),
+        "tied to nodes": f"{text.percent(profile['tied'])} of the operators' time",
+    }
+    if profile["memory"]["peak_bytes"] is not None:
+        found["most memory"] = text.size(profile["memory"]["peak_bytes"])
+    return found
+
+
+def summed(profile: Profile) -> str:
+    """The sum of the operators beside the timed step."""
+    gap = profile["gap"]
+    if gap is None:
+        return ms(profile["sum_s"])
+    return f"{ms(profile['sum_s'])}, {gap:+.0%} beside the timed step of {ms(profile['step_s'])}"
+
+
+def overhead(profile: Profile) -> str:
+    """What the profiler costs."""
+    share = profile["overhead"]
+    if share is None:
+        return "its own overhead is not known"
+    return f"{share:+.0%} on the timed step, in a pass of its own of {profile['batches']} batches"
+
+
+def phases(document: Mapping[str, Any]) -> dict[str, str]:
+    """What came before the first timed step: import, build, first call, warm-up."""
+    given = document.get("timings_s") or {}
+    return {
+        name.replace("_", " "): f"{text.digits(float(seconds))} s"
+        for name, seconds in given.items()
+        if isinstance(seconds, int | float) and seconds > 0
+    }
+
+
+def alive(profile: Profile) -> Table:
+    """What was held at the peak of memory, the largest first: as the runtime told, else as the graph tells."""
+    told = profile.get("liveness") or profile["memory"]
+    held = sorted(told.get("alive") or (), key=lambda each: -each["bytes"])[:ALIVE_SHOWN]
+    peak = told["peak_bytes"] or 0
+    return tuple(
+        (text.clean(str(each["node"])), text.size(each["bytes"]), text.percent(each["bytes"] / peak if peak else None))
+        for each in held
+    )
+
+
+def comparisons(report: Report) -> list[Comparison]:
+    """Profiles of the same comparison group beside each other."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in report.rows:
+        profile = row.document.get("profile")
+        if profile and whole(profile):
+            groups.setdefault((row.group, row.document["session"]), []).append(row)
+    return [_comparison(members) for members in groups.values() if len(members) > 1]
+
+
+def _comparison(members: Sequence[Row]) -> Comparison:
+    pieces = side_by_side([row.document["profile"] for row in members])
+    lines = [
+        (_short(piece.name), *(ms(each) for each in piece.times_s), _spread(piece.times_s))
+        for piece in pieces[:PIECES_SHOWN]
+    ]
+    return Comparison(
+        title=members[0].family,
+        rows=tuple(row.id for row in members),
+        lines=(("node", *(row.runtime for row in members), "longest / shortest"), *lines),
+        left_out=max(0, len(pieces) - PIECES_SHOWN),
+    )
+
+
+def _spread(times_s: Sequence[float | None]) -> str:
+    held = [each for each in times_s if each]
+    return f"{max(held) / min(held):.1f} x" if len(held) == len(times_s) and held else text.MISSING
+
+
+def _short(name: str) -> str:
+    parts = text.clean(name).split(" + ")
+    return name if len(parts) <= 3 else f"{' + '.join(parts[:2])} + {len(parts) - 2} more"
+
+
+def ms(seconds: float | None) -> str:
+    """Seconds as milliseconds."""
+    return text.MISSING if seconds is None else f"{text.digits(seconds * 1e3)} ms"

@@ -1,0 +1,116 @@
+"""The schedule of `layermark gate --base`: two checkouts of a project in one alternation, one of them twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from layermark import stats
+from layermark.devices import cpu
+from layermark.errors import Unsupported, WorkerFailed
+from layermark.launch.process import Crew
+from layermark.session.deadline import Deadline
+from layermark.session.head_to_head import (
+    VISITS,
+    Rounds,
+    Start,
+    alternate,
+    best_of,
+    finish_all,
+    proofs_s,
+    prove_again,
+    start_all,
+    turns,
+)
+from layermark.session.listener import Listener
+from layermark.session.memory import needed_bytes, together_bytes
+from layermark.session.profile import profile_after_timing
+from layermark.session.ranks import check_plan
+from layermark.session.resources import Resources
+from layermark.session.team import Team
+from layermark.spec import Protocol, Spec
+from layermark.stats.gate import NOT_PROVEN, Finding, explained, gate_starts
+
+STARTS = 3
+"""Processes of each side."""
+SIDES = ("the base", "the base again", "the change")
+ROUND_BLOCKS = 2 * VISITS
+"""Blocks of a start in one round."""
+LEAST_ROUNDS = 3
+"""Rounds before anything is judged."""
+
+
+def gate_checkouts(
+    spec: Spec,
+    base: Mapping[str, str],
+    change: Mapping[str, str],
+    protocol: Protocol,
+    tolerated: float,
+    *,
+    rounds: int,
+    budget_s: float | None = None,
+    listener: Listener | None = None,
+    measurements: int = 1,
+) -> Finding:
+    """Judge a change by starts of both checkouts that take turns block by block, all alive at once.
+
+    `base` and `change` are the variables that make a worker import the code of either; `measurements` is how many the
+    whole gate has. What was timed and turns out not to be right afterwards cannot be told. Raises `Unsupported` where
+    the processes do not fit into memory together, and `WorkerFailed` where one of them cannot be measured, such as a
+    base that is too old to understand what it is told.
+    """
+    check_plan(spec)
+    _check_memory(spec)
+    listener = listener or Listener()
+    plan = Rounds(blocks=ROUND_BLOCKS, least=LEAST_ROUNDS, most=rounds)
+    with Crew() as crew:
+        shared = Resources.of(crew, Deadline(None), protocol.timeout, protocol.memory_limit)
+        old, new = (dataclasses.replace(shared, variables=each) for each in (base, change))
+        listener.phase(spec, f"starting {len(SIDES) * STARTS} processes")
+        starts = start_all([Team(spec, each) for _ in range(STARTS) for each in (old, old, new)], sides=len(SIDES))
+        found = alternate(
+            turns(starts, plan, listener),
+            lambda confidence: judged(spec, [each.rates for each in starts], tolerated, confidence, measurements),
+            plan,
+            Deadline(budget_s),
+            after_s=proofs_s(starts),
+        )
+        return _proven(found, starts)
+
+
+def _check_memory(spec: Spec) -> None:
+    count = len(SIDES) * STARTS
+    needed, free = together_bytes(spec, count * needed_bytes(spec), count), cpu.free_memory()
+    if needed > free:
+        text = f"{count} processes need about {needed >> 20} MiB of memory, {free >> 20} MiB are free"
+        raise Unsupported(text, code="memory")
+
+
+def judged(
+    spec: Spec, rates: Sequence[Sequence[float]], tolerated: float, confidence: float, measurements: int = 1
+) -> Finding:
+    """Return what the blocks so far mean: rates by start, the starts of the sides in turn."""
+    base, again, change = ([best_of(each) for each in rates[side :: len(SIDES)]] for side in range(len(SIDES)))
+    return gate_starts(spec, base, again, change, tolerated, confidence=confidence, measurements=measurements)
+
+
+def _proven(found: Finding, starts: Sequence[Start]) -> Finding:
+    """Prove every start again and end it, and add what differs between the sides.
+
+    Where the rates do, both are profiled to say which operators do.
+    """
+    sides = [starts[0].team, starts[SIDES.index("the change")].team]
+    prove_again(starts)
+    with tempfile.TemporaryDirectory(prefix="layermark-gate-") as folder:
+        if found.answer in ("slower", "faster"):
+            for team in sides:
+                if team.running:
+                    profile_after_timing(team, Path(folder))
+        try:
+            finish_all(starts, SIDES)
+        except WorkerFailed as failure:
+            return Finding(spec=found.spec, answer="cannot tell", code=NOT_PROVEN, reason=failure.reason)
+        documents = [stats.document(team.finish(), session="") for team in sides]
+    return explained(found, *documents)

@@ -1,0 +1,134 @@
+"""How much memory a measurement needs, and which of them fit in together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from layermark import pipelines
+from layermark.backends.base import backend
+from layermark.devices import cpu
+from layermark.graph import Graph
+from layermark.outcome import Skipped
+from layermark.session.readings import largest_working_set
+from layermark.session.team import Team
+from layermark.spec import Spec
+from layermark.worker.oracle import passes, rows_kept, updates_proven
+from layermark.workloads.base import block_bytes, kept_bytes, task
+from layermark.workloads.programs.base import ProgramTask
+
+_WORKER_BYTES = 600 << 20
+_RANK_BYTES = 250 << 20
+"""Of a rank with PyTorch and a process that loads for it. Sixteen of ResNet-50 at batch 16 took 14.4 GB in all."""
+_RANK_COPIES = 3
+"""Of weights that are trained by ranks, besides the optimiser's state: held, gradients, and what is sent or drawn."""
+_ACTIVATION_COPIES = 1.5
+"""Of a stage's activations: gradients are computed beside them."""
+_PROBES = 2
+_PROBE_ARRAYS = 4
+"""Arrays as large as the working set that a probe keeps, all its kernels together."""
+
+# Peaks while a dense layer of 205 MB of weights was built, proven and warmed up, in multiples of those weights:
+# PyTorch 4.0, ONNX Runtime 7.2, JAX 8.3, OpenVINO 9.1. A model is written, read and packed, with a copy for each.
+_WEIGHT_COPIES: Mapping[str, float] = {"onnxruntime": 7.5, "jax": 8.5, "openvino": 9.5}
+
+# The same for the reference: 3.0 in inference (drawn in float32, computed with in float64). In training 20 with one
+# descent with roundings beside the exact one; every other keeps how far two parts of the proof moved, in float64.
+_FORWARD_COPIES = 3
+_DESCENT_COPIES, _ROUNDED_COPIES = 16, 4
+
+
+def admit(teams: Sequence[Team], *, proven: bool = True) -> list[Team]:
+    """Return the teams that fit into free memory together, the first of them in any case.
+
+    Those that do not even fit alone are given their outcome. The others have to wait until there is room. Without
+    `proven` nobody insists on the reference, and none is counted where it does not fit: `no_memory_for_proof` tells.
+    """
+    free, held = cpu.free_memory(), 0
+    admitted: list[Team] = []
+    for each in teams:
+        need, probes = needed_bytes(each.spec), _probe_bytes(each)
+        if need + probes > free:
+            reason = f"not measured: needs about {need + probes >> 20} MiB of memory, {free >> 20} MiB are free"
+            each.outcome = Skipped(spec=each.spec, reason=reason, code="memory")
+            continue
+        reference = 0 if not proven or each.reference.known or no_memory_for_proof(each) else reference_bytes(each.spec)
+        if not admitted or _together(held + need, len(admitted) + 1, reference, probes) <= free:
+            admitted.append(each)
+            held += need
+    return admitted
+
+
+def together_bytes(spec: Spec, held: int, workers: int) -> int:
+    """Return what so many workers that hold so much need where nothing runs yet, with reference and probes."""
+    return _together(held, workers, reference_bytes(spec), probe_bytes(spec))
+
+
+def _together(held: int, workers: int, reference: int, probes: int) -> int:
+    """The reference is computed before anything is built: whichever is more."""
+    return max(held, reference + workers * _WORKER_BYTES) + probes
+
+
+def no_memory_for_proof(team: Team) -> str:
+    """Return why there is no memory to compute the reference of a team; nothing if there is, or it is known."""
+    if team.reference.known:
+        return ""
+    need, free = reference_bytes(team.spec) + _WORKER_BYTES + _probe_bytes(team), cpu.free_memory()
+    return f"the reference needs about {need >> 20} MiB of memory, {free >> 20} MiB are free" if need > free else ""
+
+
+def _probe_bytes(team: Team) -> int:
+    """What the probes will need besides what those that are running hold."""
+    return max(0, probe_bytes(team.spec) - team.ceiling.held_bytes)
+
+
+def needed_bytes(spec: Spec) -> int:
+    """Return a rough upper estimate of the memory of all ranks."""
+    copies = max(backend(spec.backend).weight_copies(spec), _WEIGHT_COPIES.get(spec.backend, 0))
+    if spec.connected:
+        return _connected_bytes(spec)
+    return spec.plan.replicas * (_WORKER_BYTES + task(spec).memory_bytes(spec.mode, spec.ring, copies))
+
+
+def _connected_bytes(spec: Spec) -> int:
+    """The same for ranks that work together: each has a stage of a network, or all of it."""
+    found = task(spec)
+    stages = found.graph.cut(() if spec.pipeline_splits == pipelines.AUTO else spec.splits)
+    weights = (_RANK_COPIES + len(spec.update.rule.slots)) * found.weight_bytes
+    held = sum(_stage_bytes(spec, each) for each in stages)
+    return spec.ranks * _RANK_BYTES + spec.plan.replicas * (weights + held)
+
+
+def _stage_bytes(spec: Spec, stage: Graph) -> int:
+    """Activations of a stage at their most; those that are computed again are those of one micro-batch."""
+    kept = kept_bytes(stage)
+    if spec.execution != "recompute":
+        kept *= min(spec.update.accumulation, spec.plan.stages)
+    elif kept > cpu.total_memory() // spec.ranks // pipelines.STAGE_SHARE:
+        kept = block_bytes(stage)
+    return int(_ACTIVATION_COPIES * kept)
+
+
+def no_memory_for_reference(spec: Spec) -> str:
+    """Return why there is no memory for the reference; nothing if there is."""
+    need, free = reference_bytes(spec), cpu.free_memory()
+    return f"the reference needs about {need >> 20} MiB of memory, {free >> 20} MiB are free" if need > free else ""
+
+
+def reference_bytes(spec: Spec) -> int:
+    """Return a rough upper estimate of what computing the reference takes; nothing for what proves itself."""
+    found = task(spec)
+    if isinstance(found, ProgramTask):
+        return 0
+    rows = rows_kept(spec, found.graph)
+    share = 1.0 if rows is None else len(rows) / spec.batch_size
+    wide = 2 * int(share * found.activation_bytes(spec.mode))
+    copies = _FORWARD_COPIES
+    if spec.mode == "train":
+        copies = _DESCENT_COPIES + _ROUNDED_COPIES * passes(found.graph, updates_proven(found.graph))
+    return _WORKER_BYTES + copies * found.weight_bytes + wide
+
+
+def probe_bytes(spec: Spec) -> int:
+    """Return a rough upper estimate of what the probes of the ceilings hold; their own arrays are small."""
+    moved = min(task(spec).compulsory_bytes(spec.mode), largest_working_set())
+    return _PROBES * (_WORKER_BYTES + _PROBE_ARRAYS * moved)

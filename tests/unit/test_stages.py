@@ -1,0 +1,58 @@
+"""The stages of a program's replicas, known before it is started, and other programs, which nobody judges."""
+
+from pathlib import Path
+
+import pytest
+
+from layermark import cli
+from layermark.seeds.stages import name_of, stages_of
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+TWO_STAGES = "--model resnet50 --data generated --pipeline-splits layer2/0"
+SHARDED = "--model resnet --model-size 50 --dataset imagenet --generated-data --shards 2 --pipeline --pipeline-splits x"
+
+
+@pytest.mark.parametrize(
+    ("name", "argv", "stages"),
+    [
+        ("pytorch_cnns/run_benchmark", "--config resnet50-mk2 --data generated", 1),
+        ("pytorch_cnns/run_benchmark", TWO_STAGES, 2),
+        ("pytorch_cnns/host_benchmark", "--data generated", None),
+        ("tensorflow_cnns/validation", SHARDED, 2),
+        ("tensorflow_cnns/train", SHARDED, 2),
+        ("tensorflow_cnns/weight_avg", "", None),
+        ("tensorflow/dense", "--size 3", 1),
+        ("pytorch_cnns/run_benchmark", "--no-such-option", None),
+        ("tensorflow/dense", "--help", 1),
+    ],
+)
+def test_stages_follow_from_the_words(name, argv, stages, capsys):
+    assert stages == stages_of(BENCHMARKS / f"{name}.py", argv.split())
+    assert "" == capsys.readouterr().out
+
+
+OTHERS = ["", "import layermark.seeds\nmain('x')", "layermark.seeds (", "main('tensorflow/dense')"]
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_other_programs_have_no_name(tmp_path, text):
+    (tmp_path / "x.py").write_text(text)
+    assert "" == name_of(tmp_path / "x.py")
+    assert "" == name_of(tmp_path / "none.py")
+
+
+@pytest.mark.parametrize(
+    ("given", "program", "said"),
+    [
+        (2, "tensorflow/dense.py", "--ipus-per-replica 2: the program has 1 stage; set --ipus-per-replica 1"),
+        (1, f"pytorch_cnns/run_benchmark.py {TWO_STAGES}", "the program has 2 stages; set --ipus-per-replica 2"),
+        (3, f"tensorflow_cnns/train.py {SHARDED}", "--ipus-per-replica 3: the program has 2 stages"),
+    ],
+)
+@pytest.mark.parametrize("options", ["python3", "python3 -u"])
+def test_other_stages_than_the_programs_are_one_line_and_status_2(given, program, said, options, capsys, monkeypatch):
+    monkeypatch.chdir(BENCHMARKS)
+    argv = ["launch", "--launcher", "builtin", "--ipus-per-replica", str(given), *options.split(), *program.split()]
+    assert 2 == cli.main(argv)
+    captured = capsys.readouterr()
+    assert ("", 1) == (captured.out, len(captured.err.splitlines())) and said in captured.err
