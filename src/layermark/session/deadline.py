@@ -53,17 +53,18 @@ class Deadline:
             self._end = max(self._end, self._clock() + max(seconds, share * self._seconds))
 
     @contextmanager
-    def ignored(self) -> Iterator[None]:
-        """Let no time run out for what happens within, since nothing could follow without it.
+    def at_least(self, seconds: float) -> Iterator[None]:
+        """Let no less than so many seconds be left, for what happens within: nothing could follow without it.
 
         >>> deadline = Deadline(10.0, clock=lambda: 0.0)
-        >>> with deadline.ignored():
+        >>> with deadline.at_least(60.0):
         ...     deadline.left()
-        inf
+        60.0
         >>> deadline.left()
         10.0
         """
-        end, self._end = self._end, None
+        end = self._end
+        self._end = None if end is None else max(end, self._clock() + seconds)
         try:
             yield
         finally:

@@ -12,6 +12,7 @@ from layermark.session.budget import READINGS, Cost, StepPlan, fit
 from layermark.session.deadline import Deadline
 from layermark.session.listener import Listener
 from layermark.session.memory import admit, no_memory_for_proof
+from layermark.session.resources import least_wait_s
 from layermark.session.team import ALONE_SAMPLES, Team
 
 _READING_SHARE = 0.5
@@ -61,7 +62,7 @@ def measure_fixed_steps(team: Team, requested: StepPlan, deadline: Deadline, lis
     admit([team])
     referred = _start(team, deadline)
     if team.running and team.prepare():
-        with deadline.ignored():  # without it nobody knows what still fits
+        with deadline.at_least(max(least_wait_s(), deadline.share(1.0))):  # without it nobody knows what still fits
             batch_s = team.batch_seconds()
         proven = referred and team.running and _has_time_for_proof(team, batch_s, deadline)
         least_batches = _LEAST_BATCHES if proven or not referred else _LEAST_UNPROVEN
