@@ -235,6 +235,8 @@ class Suite:
     description: str
     protocol: Mapping[str, str]
     entries: tuple[SuiteEntry, ...]
+    columns: tuple[str, ...] = ()
+    """Further columns of the table that `layermark run` prints."""
 
     def expand(self, overrides: Mapping[str, str], workloads: Sequence[str] = ()) -> Expansion:
         """All specs of the suite; `overrides` win over its own values, `workloads` leaves the others out."""
@@ -314,7 +316,7 @@ def _entry_lines(root: Any) -> list[int]:
 
 
 def _suite(doc: Any, path: Path, lines: Sequence[int]) -> Suite:
-    keys = ("name", "description", "protocol", "measure")
+    keys = ("name", "description", "protocol", "columns", "measure")
     if not isinstance(doc, dict):
         raise UserError(f"expected a mapping with {', '.join(keys)}; received {_kind(doc)}")
     for key in doc:
@@ -328,6 +330,7 @@ def _suite(doc: Any, path: Path, lines: Sequence[int]) -> Suite:
         description=" ".join(str(doc.get("description", "")).split()),
         protocol=_protocol(doc.get("protocol", {})),
         entries=tuple(_suite_entry(entry, f"{path.name}:{line}") for entry, line in zip(entries, lines, strict=True)),
+        columns=tuple(_text("columns", doc["columns"]).split(",")) if "columns" in doc else (),
     )
 
 

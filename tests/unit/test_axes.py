@@ -217,6 +217,7 @@ def test_typed_options_that_fit_nothing_in_a_suite(tmp_path: Path) -> None:
         ("protocol: {time_bx: 1}\nmeasure: [{workloads: dense}]", r"^own.yml: unknown protocol option 'time_bx'"),
         ("protocol: {time_box: x}\nmeasure: [{workloads: dense}]", r"^own.yml: --time-box x: expected"),
         ("protocol: 3\nmeasure: [{workloads: dense}]", r"^own.yml: protocol: expected a mapping"),
+        ("columns: {a: 1}\nmeasure: [{workloads: dense}]", r"^own.yml: columns: expected a value .* a mapping$"),
     ],
 )
 def test_wrong_suites(tmp_path: Path, text: str, message: str) -> None:
@@ -231,7 +232,8 @@ def test_a_combination_that_cannot_be_names_the_entry(tmp_path: Path) -> None:
         own.expand({})
 
 
-def test_the_suite_of_the_seeds_has_the_documents_sweeps() -> None:
+def test_the_suite_of_the_seeds_has_the_documents_sweeps_and_their_average() -> None:
+    assert axes.load_suite("seeds").columns == ("mean_rate",)
     entries = axes.load_suite("seeds").entries
     ladders = [(*request.workloads, request.values["backend"], request.values["batch_size"]) for request in entries]
     assert ladders == [

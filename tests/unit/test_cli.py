@@ -120,6 +120,14 @@ def test_no_arguments_show_the_overview(ask: Any) -> None:
     assert all(f"  {name} " in answer.out for name in cli.COMMANDS)
 
 
+def test_a_suite_may_ask_only_for_columns_that_there_are(ask: Any, tmp_path: Path) -> None:
+    own = tmp_path / "own.yml"
+    own.write_text("columns: mean_rat\nmeasure: [{workloads: dense}]")
+    answer = ask("run", "--suite", str(own))
+    assert (answer.status, answer.out) == (2, "")
+    assert "unknown column of suite own 'mean_rat'; did you mean mean_rate" in answer.err
+
+
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_every_command_has_help(ask: Any, name: str) -> None:
     answer = ask(name, "--help")

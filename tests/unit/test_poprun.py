@@ -164,6 +164,13 @@ def test_a_wrong_plan_is_one_line_and_status_2(capsys):
     assert 2 == cli.main(["launch", "--num-instances", "2", "--num-replicas", "3", "ls"])
     captured = capsys.readouterr()
     assert ("", 1) == (captured.out, len(captured.err.splitlines()))
+    assert captured.err.startswith("layermark: error: --num-replicas 3 ")
+
+
+def test_what_is_wrong_is_told_under_the_name_that_was_typed(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/usr/bin/poprun", "nosuchprogram"])
+    assert 2 == launch.poprun()
+    assert capsys.readouterr().err.startswith("poprun: error: the program 'nosuchprogram' does not exist")
 
 
 def test_without_mpirun_the_built_in_launcher_serves(tmp_path):

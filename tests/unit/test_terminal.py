@@ -17,9 +17,9 @@ def documents_of(*outcomes, floor=0.01):
     return [{**stats.document(each, session="s1"), "noise_floor": floor} for each in outcomes]
 
 
-def drawn(*outcomes, width=140, floor=0.01):
+def drawn(*outcomes, width=140, floor=0.01, details=()):
     file = io.StringIO()
-    render(documents_of(*outcomes, floor=floor), width, file)
+    render(documents_of(*outcomes, floor=floor), width, file, details=details)
     return file.getvalue()
 
 
@@ -35,6 +35,15 @@ def test_a_row_says_everything():
     (row,) = lines_with(drawn(on("torch")), "torch/eager", "ok")
     expected = ["lstm", "infer", "torch/eager", "32.32", "4", "400", "0.0%", "10.0/-", "10.0%", "ok", "2e-06", "0.500"]
     assert expected == row.split()
+
+
+def test_the_documents_average_stands_beside_the_rate_where_it_is_asked_for():
+    """By hand: 4 rows in 20 ms six times, then in 10 ms: the median time, and the mean of five times 200 and 400."""
+    uneven = on("torch", *[20.0] * 6, 10.0)
+    assert "mean rate" not in drawn(uneven)
+    for width in (140, 70):
+        (row,) = lines_with(drawn(uneven, width=width, details=("mean_rate",)), "torch/eager", "ok")
+        assert {"200", "233"} <= set(row.split())
 
 
 def test_what_quantising_lost_has_a_column_where_something_was_quantised():

@@ -15,6 +15,7 @@ COMMANDS = (
     *("profile", "trace", "history", "export", "import", "replay", "prune", "data", "launch"),
 )
 
+POPRUN = "poprun"
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -32,6 +33,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _reader_left()
     except Exception as error:
         return _refuse(error)
+
+
+def program() -> str:
+    """Return the name under which this was started: `layermark`, or `poprun` for `layermark launch`."""
+    return POPRUN if os.path.basename(sys.argv[0]) == POPRUN else "layermark"
 
 
 def command(name: str) -> ModuleType:
@@ -127,7 +133,7 @@ def _refuse(error: Exception) -> int:
 
     if not isinstance(error, UserError | Unsupported | WorkerFailed):
         raise error
-    print("layermark: error:", " ".join(str(error).splitlines()), file=sys.stderr)
+    print(f"{program()}: error:", " ".join(str(error).splitlines()), file=sys.stderr)
     return 2 if isinstance(error, UserError) else 1
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from layermark.cli import POPRUN, program
 from layermark.cli.parsing import Parser, texts
 from layermark.cli.parsing import parse as parse_options
 
@@ -36,8 +37,8 @@ def configure(parser: Parser) -> None:
     from layermark.launch.poprun import Options
     from layermark.options import options_of
 
-    if Path(sys.argv[0]).name == "poprun":
-        parser.prog = "poprun"
+    if program() == POPRUN:
+        parser.prog = POPRUN
     parser.usage = f"{parser.prog} [options] PROGRAM [arguments]"
     parser.add_argument("-v", action="count", default=0, help="show the plan; -vv also what is started")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and start nothing")

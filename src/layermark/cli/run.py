@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from layermark.axes import Suite
     from layermark.spec import Protocol, Spec
     from layermark.store import Store
 
@@ -52,6 +53,7 @@ class RunRequest(NamedTuple):
     specs: Sequence[Spec]
     protocol: Protocol
     notes: Sequence[str] = ()
+    columns: Sequence[str] = ()
     record: Any = None
 
 
@@ -94,13 +96,14 @@ def execute(args: Namespace, argv: Sequence[str], command: str = "run") -> int:
     from layermark.store import open_store
 
     with open_store(args.store) as store:
+        request = request or _resumed(args, store)
         try:
-            documents = _measured(request or _resumed(args, store), store, budget_s, args, typed(command, argv), folder)
+            documents = _measured(request, store, budget_s, args, typed(command, argv), folder)
         except session.Interrupted as stop:
-            _print(stop.documents, store, args)
+            _print(stop.documents, request, store, args)
             print(_interrupted(stop.session_id, args), file=sys.stderr)
             return INTERRUPTED
-        _print(documents, store, args)
+        _print(documents, request, store, args)
     return int(any(document["status"] == "failed" for document in documents))
 
 
@@ -170,14 +173,24 @@ def _run_request(args: Namespace) -> RunRequest:
     workloads = [name for text in args.workloads for name in text.split(",")]
     if args.suite:
         suite = load_suite(args.suite)
+        _check_columns(suite)
         expansion = suite.expand(values, workloads)
-        return RunRequest(expansion.specs, read_protocol(args, suite.protocol), expansion.notes)
+        return RunRequest(expansion.specs, read_protocol(args, suite.protocol), expansion.notes, suite.columns)
     if not workloads:
         raise UserError(
             "nothing to measure; type a workload (layermark run lstm) or a suite (layermark run --suite quick)"
         )
     expansion = expand(workloads, values)
     return RunRequest(expansion.specs, read_protocol(args), expansion.notes)
+
+
+def _check_columns(suite: Suite) -> None:
+    from layermark.errors import unknown
+    from layermark.report.columns import DETAILS
+
+    for name in suite.columns:
+        if name not in DETAILS:
+            raise unknown(f"column of suite {suite.name}", name, DETAILS)
 
 
 def _resumed(args: Namespace, store: Store) -> RunRequest:
@@ -187,7 +200,7 @@ def _resumed(args: Namespace, store: Store) -> RunRequest:
     return RunRequest(record.specs, record.protocol, record=record)
 
 
-def _print(documents: Sequence[dict[str, Any]], store: Store, args: Namespace) -> None:
+def _print(documents: Sequence[dict[str, Any]], request: RunRequest, store: Store, args: Namespace) -> None:
     if args.json:
         return
     from layermark import environment
@@ -198,7 +211,7 @@ def _print(documents: Sequence[dict[str, Any]], store: Store, args: Namespace) -
     for name, members in _by_session(documents).items():
         if args.everywhere:
             print(f"session {name} on {next(filter(None, map(_machine, members)), 'a machine that gave no result')}")
-        render(members, file=sys.stdout, start_spread=spread)
+        render(members, file=sys.stdout, start_spread=spread, details=request.columns)
     render_profiles(documents, sys.stdout)
     if line := wall_line(documents):
         print(line)

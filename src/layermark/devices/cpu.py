@@ -161,7 +161,7 @@ def wait_until_quiet(
 ) -> bool:
     """Sleep until the CPU time of these processes stands still: thread pools spin for a while after work.
 
-    Answers whether it did within the patience.
+    Return whether it did within the patience.
     """
     deadline = time.monotonic() + patience_s
     before = sum(map(process_time_ns, pids))

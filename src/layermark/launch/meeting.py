@@ -18,7 +18,7 @@ LINGER_S = 1.5
 
 
 class Meeting:
-    """Answers a collective call when every instance has made it; fails all when one cannot."""
+    """Replies to a collective call once every instance has made it; all fail when one cannot."""
 
     def __init__(
         self,

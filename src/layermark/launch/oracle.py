@@ -44,7 +44,7 @@ _IRRELEVANT = (
 
 
 class Oracle:
-    """Answers in float64, computed once per graph, weights and inputs, and cached in the user's cache folder."""
+    """What tasks give in float64, computed once per graph, weights and inputs, and kept in the user's cache folder."""
 
     def __init__(self, crew: Crew, timeout: Callable[[], float]) -> None:
         self._crew = crew

@@ -12,6 +12,8 @@ from layermark.report.text import MISSING, Document
 
 CONTENDING = ("execution", "formulation", "precision")
 """What of a spec may differ inside a comparison group, beside the backend."""
+DETAILS = ("mean_rate", "memory.peak_rss_bytes")
+"""Columns that a terminal shows only where they are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,7 @@ class Column:
     of_group: bool = False
     """Equal in all rows of a comparison group, so that a narrow table says it once, above."""
     detail: bool = False
-    """For pages, which have more room than a terminal."""
+    """For pages, which have more room than a terminal, and where it is asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TextIO
 
 from rich.box import Box
@@ -39,17 +39,23 @@ def render(
     file: TextIO | None = None,
     *,
     start_spread: float | None = None,
+    details: Collection[str] = (),
 ) -> None:
-    """Print results: the table, what was skipped and why, failures with their last lines, warnings, and totals."""
-    render_report(build(documents, start_spread), console_width, file)
+    """Print results: the table, what was skipped and why, failures with their last lines, warnings, and totals.
+
+    `details` are keys of columns that a terminal does not show otherwise.
+    """
+    render_report(build(documents, start_spread), console_width, file, details)
 
 
-def render_report(report: Report, console_width: int | None = None, file: TextIO | None = None) -> None:
+def render_report(
+    report: Report, console_width: int | None = None, file: TextIO | None = None, details: Collection[str] = ()
+) -> None:
     """Print a model of results."""
     target = file or sys.stdout
     console = _console(target, console_width or _width(target))
     if report.groups:
-        _print_table(console, report)
+        _print_table(console, report, details)
     for line in (*_together(report), *_skips(report), *_failures(report), *_warnings(report), report.totals):
         console.print(Text(line), soft_wrap=True)
     _write(console, target)
@@ -80,10 +86,10 @@ def _power(verdict: Verdict) -> str:
     return f"{words}; the noise did not allow {PROMISED:.0%}, try a longer --budget or more --starts"
 
 
-def _print_table(console: Console, report: Report) -> None:
+def _print_table(console: Console, report: Report, details: Collection[str]) -> None:
     """One table if it fits, else one heading per comparison group with what its rows share."""
     rows = report.measured
-    shown = [index for index, column in enumerate(report.columns) if not column.detail]
+    shown = [index for index, column in enumerate(report.columns) if not column.detail or column.key in details]
     lifted = [index for index in shown if report.columns[index].shared and _agree(rows, index)]
     table = _wide(report, [index for index in shown if index not in lifted])
     if console.measure(table, options=console.options.update(width=_UNBOUNDED)).maximum > console.width:
