@@ -16,6 +16,9 @@ STAGE_SHARE = 3
 """A stage that computes its activations again does so block by block where those of one micro-batch take more than
 this part (one in three) of the memory that is meant for its rank."""
 
+MOST_AT_ONCE = 64
+"""Micro-batches of one pass in inference: a rank keeps a buffer for each."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
@@ -32,14 +35,16 @@ class Schedule:
     """Whether micro-batches come in rounds of equal size."""
     cuts_backward: bool = False
     """Whether the gradients of weights are computed separately from those that the stage before waits for."""
+    keeps_all: bool = False
+    """Whether all forward passes of an update come before its first backward pass."""
 
 
 SCHEDULES = {
     "Interleaved": Schedule(engine="1F1B"),
-    "Grouped": Schedule(engine="GPipe"),
+    "Grouped": Schedule(engine="GPipe", keeps_all=True),
     "Sequential": Schedule(engine="GPipe", one_at_a_time=True),
     "Interleaved1F1B": Schedule(engine="Interleaved1F1B", stages_per_rank=2, in_rounds=True),
-    "LoopedBFS": Schedule(engine="LoopedBFS", stages_per_rank=2),
+    "LoopedBFS": Schedule(engine="LoopedBFS", stages_per_rank=2, keeps_all=True),
     "InterleavedZeroBubble": Schedule(
         engine="InterleavedZeroBubble", stages_per_rank=2, in_rounds=True, cuts_backward=True
     ),
@@ -70,6 +75,23 @@ def placement(schedule: str, stages: int) -> tuple[tuple[int, ...], ...]:
     if SCHEDULES[schedule].v_shaped:
         return tuple((index, stages - 1 - index) for index in range(ranks))
     return tuple((index, index + ranks) for index in range(ranks))
+
+
+def in_flight(schedule: str, stages: int, micro_batches: int) -> tuple[int, ...]:
+    """Return of how many micro-batches each stage keeps its activations at the same time, at most.
+
+    >>> in_flight("Grouped", 3, 8), in_flight("Interleaved", 3, 8), in_flight("Sequential", 3, 8)
+    ((8, 8, 8), (3, 2, 1), (1, 1, 1))
+    """
+    found, ranks = SCHEDULES[schedule], rank_count(schedule, stages)
+    if found.one_at_a_time or found.keeps_all:
+        return (1 if found.one_at_a_time else micro_batches,) * stages
+    if found.in_rounds:
+        a_round = micro_batches // max(1, micro_batches // ranks)
+        most = [a_round * (found.stages_per_rank - index // ranks) for index in range(stages)]
+    else:
+        most = [stages - index for index in range(stages)]
+    return tuple(min(micro_batches, each) for each in most)
 
 
 def check_stages(schedule: str, stages: int) -> None:

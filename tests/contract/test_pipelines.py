@@ -1,5 +1,6 @@
 """A network in several processes gives what it gives in one: outputs, weights, state and running statistics."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -67,6 +68,19 @@ def assert_all_proven(specs, found):
         assert verified["max_error"] < 1e-8, (what, verified)
 
 
+def assert_kept_as_memory_is_counted_for(specs, found):
+    """How many micro-batches a stage has begun and not ended at the same time, by the words of the seeds."""
+    trained = [(spec, each["events"]) for spec, each in zip(specs, found, strict=True) if spec.mode == "train"]
+    for spec, events in trained:
+        if spec.pipeline_schedule not in THREE_WORDS:
+            continue
+        for one in events["passes"]:
+            kinds = [[kind for kind, *_ in rank] for rank in one]
+            seen = tuple(max(itertools.accumulate(1 if kind == "F" else -1 for kind in each)) for each in kinds)
+            count = kinds[0].count("F")
+            assert pipelines.in_flight(spec.pipeline_schedule, events["stages"], count) == seen, spec.pipeline_schedule
+
+
 def test_two_ranks_give_what_one_process_gives_by_every_schedule(tmp_path):
     trained = {"mode": "train", "update": MOMENTUM}
     specs = [
@@ -79,7 +93,9 @@ def test_two_ranks_give_what_one_process_gives_by_every_schedule(tmp_path):
         spec_of(TWO, "Sequential", data="generated"),
         spec_of("fc", mode="eval"),
     ]
-    assert_all_proven(specs, piped(tmp_path, 2, specs))
+    found = piped(tmp_path, 2, specs)
+    assert_all_proven(specs, found)
+    assert_kept_as_memory_is_counted_for(specs, found)
 
 
 @pytest.mark.skipif(not FULL, reason="four processes; LAYERMARK_TEST_FULL=1 runs it")

@@ -1,6 +1,7 @@
 """Plans of ranks that work together: what options come to, what is refused, and what is derived from their events."""
 
 import json
+import math
 
 import pytest
 
@@ -12,12 +13,12 @@ from layermark.launch.ranks import from_tf_config
 from layermark.planning import connected
 from layermark.replicas import turns
 from layermark.session import ranks
-from layermark.session.memory import needed_bytes
+from layermark.session.memory import most_micro_batches, needed_bytes
 from layermark.session.ranks import rank_specs, refusal
 from layermark.spec import Plan, Spec
 from layermark.stats.pipeline import Work, predicted_bubble
 from layermark.training.update import Update
-from layermark.workloads.base import task
+from layermark.workloads.base import kept_bytes, task
 
 SPEC = Spec(workload="resnet8-cifar", backend="torch", threads=4, batch_size=2)
 
@@ -110,8 +111,38 @@ def test_ranks_with_little_memory_each_give_it_back(gibi, expected, monkeypatch)
 
 def test_activations_that_are_computed_again_take_less_memory(monkeypatch):
     monkeypatch.setattr(cpu, "total_memory", lambda: 24 << 30)
-    again, kept = (needed_bytes(sixteen_ranks(execution=each)) for each in ("recompute", "eager"))
+    again, kept = (needed_bytes(sixteen_ranks(execution=each), 4) for each in ("recompute", "eager"))
     assert again < 20 << 30 < kept
+
+
+def test_memory_of_a_pipeline_is_that_of_the_micro_batches_that_its_schedule_keeps():
+    """Of two stages: four micro-batches each in a Grouped pipeline, two and one by 1F1B, one each one at a time."""
+    stages = task(two_stages("Grouped")).graph.cut(("layer2/0",))
+    first, second = map(kept_bytes, stages)
+    (handed_on,) = (4 * math.prod(stages[1].shapes[name]) for name in stages[1].live_inputs)
+    grouped, interleaved, single = (needed_bytes(two_stages(each)) for each in ("Grouped", "Interleaved", "Sequential"))
+    assert grouped - interleaved == 2 * first + 3 * second + 2 * handed_on
+    assert interleaved - single == first + (2 * 3 + 1) * handed_on
+
+
+def test_activations_that_are_computed_again_do_not_grow_with_micro_batches_but_buffers_do():
+    four, eight = (needed_bytes(two_stages("Grouped", execution="recompute"), count) for count in (4, 8))
+    later = task(two_stages("Grouped")).graph.cut(("layer2/0",))[1]
+    assert eight - four == (8 - 4) * 3 * 4 * sum(math.prod(later.shapes[name]) for name in later.live_inputs)
+
+
+def test_an_update_has_as_many_micro_batches_as_free_memory_has_room_for(monkeypatch):
+    spec = two_stages("Grouped")
+    monkeypatch.setattr(cpu, "free_memory", lambda: needed_bytes(spec, 7) - needed_bytes(spec, 2))
+    assert [7, 5, 2] == [most_micro_batches(spec, 2, most) for most in (64, 5, 2)]
+    monkeypatch.setattr(cpu, "free_memory", lambda: 0)
+    assert 2 == most_micro_batches(spec, 2, 64), "those that the ranks were built for have room"
+
+
+def two_stages(schedule, **changes):
+    facts = {"mode": "train", "batch_size": 2, "plan": Plan(stages=2), "pipeline_splits": "layer2/0"}
+    facts |= {"update": Update(accumulation=4), "pipeline_schedule": schedule, "execution": "eager", **changes}
+    return complete(Spec(workload="resnet8-cifar", backend="torch", **facts))
 
 
 def sixteen_ranks(**changes):

@@ -7,6 +7,7 @@ import pytest
 
 from layermark.errors import UserError
 from layermark.outcome import Failed, Run, Skipped
+from layermark.session import training
 from layermark.session.team import Team
 from layermark.session.training import COMPLETE, TrainingListener, TrainingPlan, train
 from layermark.spec import Spec
@@ -154,6 +155,16 @@ def test_a_pipeline_keeps_a_micro_batch_for_every_stage():
         == messages(asked, "begin_training")[0]["micro_batches"]
         == messages(asked, "seconds_per_batch")[0]["micro_batches"]
     )
+
+
+def test_with_a_budget_an_update_has_as_many_micro_batches_as_memory_has_room_for(monkeypatch):
+    monkeypatch.setattr(training, "most_micro_batches", lambda spec, least, most: 1)
+    told = "shortened: there is memory for 1 of 2 micro-batches in an update"
+    outcome, _, asked = trained(clock=Clock(), budget_s=3600.0)
+    assert ("shortened_for_memory", told) in [(each.code, each.text) for each in outcome.warnings]
+    assert 2 == messages(asked, "begin_training")[0]["micro_batches"]
+    outcome, _, asked = trained(clock=Clock())
+    assert not outcome.warnings and 4 == messages(asked, "begin_training")[0]["micro_batches"]
 
 
 def test_a_budget_that_runs_out_ends_the_run_between_two_calls():

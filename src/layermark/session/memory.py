@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import math
 from collections.abc import Mapping, Sequence
 
 from layermark import pipelines
@@ -21,8 +23,11 @@ _RANK_BYTES = 250 << 20
 """Of a rank with PyTorch and a process that loads for it. Sixteen of ResNet-50 at batch 16 took 14.4 GB in all."""
 _RANK_COPIES = 3
 """Of weights that are trained by ranks, besides the optimiser's state: held, gradients, and what is sent or drawn."""
-_ACTIVATION_COPIES = 1.5
-"""Of a stage's activations: gradients are computed beside them."""
+_GRADIENT_COPIES = 0.5
+"""Of a stage's activations: gradients are computed beside them. Those that are computed again count once with their
+gradients: what norms give, a third of a ResNet's, is not kept."""
+_WIRE_BUFFERS = 2
+"""Of what a stage receives: torch keeps one of it and one of its gradient for every micro-batch of an update."""
 _PROBES = 2
 _PROBE_ARRAYS = 4
 """Arrays as large as the working set that a probe keeps, all its kernels together."""
@@ -37,16 +42,17 @@ _FORWARD_COPIES = 3
 _DESCENT_COPIES, _ROUNDED_COPIES = 16, 4
 
 
-def admit(teams: Sequence[Team], *, proven: bool = True) -> list[Team]:
+def admit(teams: Sequence[Team], *, proven: bool = True, micro_batches: int = 0) -> list[Team]:
     """Return the teams that fit into free memory together, the first of them in any case.
 
     Those that do not even fit alone are given their outcome. The others have to wait until there is room. Without
     `proven` nobody insists on the reference, and none is counted where it does not fit: `no_memory_for_proof` tells.
+    `micro_batches` is how many an update has at least, where there may be fewer than the spec says.
     """
     free, held = cpu.free_memory(), 0
     admitted: list[Team] = []
     for each in teams:
-        need, probes = needed_bytes(each.spec), _probe_bytes(each)
+        need, probes = needed_bytes(each.spec, micro_batches), _probe_bytes(each)
         if need + probes > free:
             reason = f"not measured: needs about {need + probes >> 20} MiB of memory, {free >> 20} MiB are free"
             each.outcome = Skipped(spec=each.spec, reason=reason, code="memory")
@@ -81,31 +87,59 @@ def _probe_bytes(team: Team) -> int:
     return max(0, probe_bytes(team.spec) - team.ceiling.held_bytes)
 
 
-def needed_bytes(spec: Spec) -> int:
-    """Return a rough upper estimate of the memory of all ranks."""
+def needed_bytes(spec: Spec, micro_batches: int = 0) -> int:
+    """Return a rough upper estimate of the memory of all ranks.
+
+    `micro_batches` is how many of them a pipeline has on their way in an update, where not as many as the spec says.
+    """
     copies = max(backend(spec.backend).weight_copies(spec), _WEIGHT_COPIES.get(spec.backend, 0))
     if spec.connected:
-        return _connected_bytes(spec)
+        return _connected_bytes(spec, micro_batches or spec.update.accumulation)
     return spec.plan.replicas * (_WORKER_BYTES + task(spec).memory_bytes(spec.mode, spec.ring, copies))
 
 
-def _connected_bytes(spec: Spec) -> int:
+def most_micro_batches(spec: Spec, least: int, most: int) -> int:
+    """Return how many micro-batches an update of ranks that are built for `least` may have for free memory to do.
+
+    Never fewer than `least`, which has room already, nor more than `most`.
+    """
+    if not spec.connected or most <= least:
+        return most
+    room = cpu.free_memory() + needed_bytes(spec, least)
+    return bisect.bisect_right(range(most + 1), room, lo=least + 1, key=lambda count: needed_bytes(spec, count)) - 1
+
+
+def _connected_bytes(spec: Spec, micro_batches: int) -> int:
     """The same for ranks that work together: each has a stage of a network, or all of it."""
     found = task(spec)
     stages = found.graph.cut(() if spec.pipeline_splits == pipelines.AUTO else spec.splits)
     weights = (_RANK_COPIES + len(spec.update.rule.slots)) * found.weight_bytes
-    held = sum(_stage_bytes(spec, each) for each in stages)
+    kept = pipelines.in_flight(spec.pipeline_schedule, spec.plan.stages, micro_batches)
+    # One stage for now, while its cuts are still to be found, keeps as much as the first of them.
+    held = sum(_stage_bytes(spec, each, count) for each, count in zip(stages, kept, strict=False))
+    if spec.plan.stages > 1:
+        held += _wire_bytes(spec, stages, kept, micro_batches)
     return spec.ranks * _RANK_BYTES + spec.plan.replicas * (weights + held)
 
 
-def _stage_bytes(spec: Spec, stage: Graph) -> int:
+def _stage_bytes(spec: Spec, stage: Graph, in_flight: int) -> int:
     """Activations of a stage at their most; those that are computed again are those of one micro-batch."""
     kept = kept_bytes(stage)
-    if spec.execution != "recompute":
-        kept *= min(spec.update.accumulation, spec.plan.stages)
-    elif kept > cpu.total_memory() // spec.ranks // pipelines.STAGE_SHARE:
-        kept = block_bytes(stage)
-    return int(_ACTIVATION_COPIES * kept)
+    if spec.execution == "recompute":
+        too_much = kept > cpu.total_memory() // spec.ranks // pipelines.STAGE_SHARE
+        return block_bytes(stage) if too_much else kept
+    alone = spec.mode != "train" or spec.plan.stages == 1
+    return int(((1 if alone else in_flight) + _GRADIENT_COPIES) * kept)
+
+
+def _wire_bytes(spec: Spec, stages: Sequence[Graph], in_flight: Sequence[int], micro_batches: int) -> int:
+    """What stages receive, with buffers for all micro-batches of a pass, and what they have sent and still keep."""
+    received = [sum(4 * math.prod(each.shapes[name]) for name in each.live_inputs) for each in stages]
+    if spec.mode != "train":
+        return pipelines.MOST_AT_ONCE * sum(received)
+    at_once = 1 if pipelines.SCHEDULES[spec.pipeline_schedule].one_at_a_time else micro_batches
+    sent = zip(received[1:], in_flight, strict=False)
+    return _WIRE_BUFFERS * at_once * sum(received) + sum(size * count for size, count in sent)
 
 
 def no_memory_for_reference(spec: Spec) -> str:

@@ -16,7 +16,7 @@ from layermark.session.anatomy import Anatomy
 from layermark.session.budget import READINGS, ProfileRequest
 from layermark.session.deadline import Deadline
 from layermark.session.listener import Listener
-from layermark.session.memory import admit, no_memory_for_reference
+from layermark.session.memory import admit, most_micro_batches, no_memory_for_reference
 from layermark.session.team import Team
 from layermark.training import checkpoint
 from layermark.training.lengths import Call, CallPlan, Fitted, Lengths, UpdateTime, fit
@@ -124,7 +124,8 @@ class TrainingListener(Listener):
 def train(team: Team, plan: TrainingPlan, deadline: Deadline, listener: TrainingListener) -> Outcome:
     """Prepare, prove, train call by call, time the parts of a step, and prove again."""
     run = _Training(team, plan, deadline, listener)
-    admit([team], proven=False)
+    # A budget may leave fewer micro-batches to an update than were asked for, and so may memory then.
+    admit([team], proven=False, micro_batches=0 if deadline.left() == math.inf else run.least)
     if team.running and team.prepare() and run.prove() and run.fit():
         listener.compiled(team.compile_s)
         if run.begin() and run.calls():
@@ -158,6 +159,11 @@ class _Training:
         """The calls that are made."""
         return self.fitted.call_plan if self.fitted else self.plan.lengths.call_plan
 
+    @property
+    def least(self) -> int:
+        """The fewest micro-batches of a replica that a budget leaves to an update."""
+        return min(self.plan.stages, self.plan.lengths.accumulation)
+
     def prove(self) -> bool:
         """Compare with the reference, where there is time for it."""
         needed = 0.0
@@ -189,7 +195,7 @@ class _Training:
 
     def fit(self) -> bool:
         """Find out how long a micro-batch takes, and shorten what is left of the run to what the budget allows."""
-        call_plan = self._left()
+        call_plan = self._within_memory(self._left())
         lengths, least = self.plan.lengths, self.plan.stages * self.plan.lengths.replicas
         found = self.team.tell("seconds_per_batch", micro_batches=min(least, lengths.accumulation * lengths.replicas))
         if found is None:
@@ -203,6 +209,18 @@ class _Training:
             self.listener.shortened(self.fitted)
             self.team.warn("shortened", f"shortened to fit the budget: {', '.join(self.fitted.shortened)}")
         return True
+
+    def _within_memory(self, call_plan: CallPlan) -> CallPlan:
+        """The calls with as many micro-batches in an update as there is memory for; a run without a budget has it."""
+        asked = call_plan.micro_batches
+        if self.deadline.left() == math.inf:
+            return call_plan
+        most = most_micro_batches(self.team.spec, self.least, asked)
+        if most < asked:
+            text = f"shortened: there is memory for {most} of {asked} micro-batches in an update"
+            self.team.warn("shortened_for_memory", text)
+            self.listener.note(text)
+        return dataclasses.replace(call_plan, micro_batches=most)
 
     def begin(self) -> bool:
         """Load the first weights, or a checkpoint."""

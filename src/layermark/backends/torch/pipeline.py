@@ -34,8 +34,6 @@ from layermark.workloads.base import Task
 _PASSES_KEPT = 8
 """Passes through the pipeline whose events are kept."""
 _EVENTS_KEPT = 4096
-_IN_FLIGHT = 64
-"""Micro-batches of one pass in inference: torch keeps a buffer for each."""
 _FULL = 4
 """Batches per stage that a call in inference has at least, so that filling and draining is a small part of it."""
 
@@ -165,8 +163,8 @@ class PipelineProgram(LedProgram):
                 self._update(self.own_micro_batches)
         else:
             with torch.inference_mode():
-                for first in range(0, batches, _IN_FLIGHT):
-                    self._pass(min(_IN_FLIGHT, batches - first))
+                for first in range(0, batches, pipelines.MOST_AT_ONCE):
+                    self._pass(min(pipelines.MOST_AT_ONCE, batches - first))
 
     def _update(self, micro_batches: int) -> None:
         trainers = [each.trainer for each in self._stages if each.trainer is not None]
