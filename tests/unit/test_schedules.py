@@ -10,6 +10,7 @@ from layermark.session import checkouts, compare, head_to_head
 from layermark.session.budget import READINGS, ProfileRequest, StepPlan
 from layermark.session.fixed_steps import StepListener, measure_fixed_steps
 from layermark.session.listener import Listener
+from layermark.session.phases import Phases
 from layermark.session.readings import read_ceilings
 from layermark.session.shares import LEAST_BLOCKS
 from layermark.session.team import Team
@@ -227,6 +228,40 @@ def test_a_budget_that_building_has_used_up_still_leaves_one_step():
     shared = resources({"prepare": clock.wait(30, HONEST["prepare"])}, clock=clock, budget_s=30)
     found = stepped(shared, StepPlan(steps=3, batches=1))
     assert isinstance(found, Run) and found.blocks and found.verified.ok
+
+
+def test_a_program_that_is_built_once_more_for_its_proof_has_the_time_for_it():
+    """Values that prove little: a second program is proven on random ones. No second proof builds it again."""
+    clock = Clock()
+    again = lambda: clock.wait(23, HONEST["prepare"])() if shared.deadline.left() > 23 else DEAD  # noqa: E731
+    first = {"prepare": clock.wait(18, HONEST["prepare"]), "step": clock.wait(3, HONEST["step"])}
+    shared = resources(first, {"prepare": again}, clock=clock, budget_s=40)
+    team = Team(SPEC.replace(values="zeros"), shared)
+    team.phases = Phases(clock)
+    found = measure_fixed_steps(team, StepPlan(steps=5, batches=1), shared.deadline, Told())
+    assert isinstance(found, Run) and found.verified.ok and 5 == len(found.blocks)
+    assert 0.0 == found.wall_s["proof"] and 18 + 23 == sum(found.wall_s[each] for each in ("start", "import", "build"))
+
+
+def test_a_program_that_takes_long_to_build_is_not_built_again_for_a_proof_within_a_short_budget():
+    clock = Clock()
+    shared = resources({"prepare": clock.wait(25, HONEST["prepare"])}, clock=clock, budget_s=40)
+    team = Team(SPEC.replace(values="zeros"), shared)
+    team.phases = Phases(clock)
+    found = measure_fixed_steps(team, StepPlan(steps=1, batches=1), shared.deadline, Told())
+    assert isinstance(found, Run) and found.blocks and found.verified is None
+    assert "not_proven" in [each.code for each in found.warnings] and 1 == len(shared.crew.workers)
+
+
+def test_both_references_of_zeros_have_one_share_of_the_budget():
+    clock = Clock()
+    shared = resources(clock=clock, budget_s=40)
+    late = lambda: raised(DEAD) if shared.deadline.left() == 0 else "answer.npz"  # noqa: E731
+    shared.oracle.answer = lambda spec: [clock.wait(10)(), late()][-1]
+    team = Team(SPEC.replace(values="zeros"), shared)
+    found = measure_fixed_steps(team, StepPlan(steps=1, batches=1), shared.deadline, Told())
+    assert isinstance(found, Run) and found.blocks and found.verified is None
+    assert "not proven: the budget leaves no time for the reference" in [each.text for each in found.warnings]
 
 
 @pytest.mark.parametrize(("taken_s", "codes"), [(19.5, ["no_scaling"]), (5, [])])

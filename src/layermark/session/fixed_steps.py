@@ -14,6 +14,7 @@ from layermark.session.listener import Listener
 from layermark.session.memory import admit, no_memory_for_proof
 from layermark.session.resources import least_wait_s
 from layermark.session.team import ALONE_SAMPLES, Team
+from layermark.session.team_reference import RANDOM
 
 _READING_SHARE = 0.5
 """Readings of the ceilings between the steps may take this share of the steps' own time; one is taken in any case."""
@@ -28,6 +29,9 @@ _STEP_MARGIN = 1.5
 """The first step is not cut off by a budget that has run out meanwhile: so much longer than expected it may take."""
 _LEAST_UNPROVEN = 4
 """Batches that there is time for in any case where the proof is left out: ceilings, warm-up and a step."""
+_PREPARING = ("start", "import", "build", "trial")
+_REBUILD_MARGIN = 2.0
+"""A program that is built once more for its proof has so much more time than the first one took."""
 _LATENCIES = (0.1, 100)
 """Single batches that are timed separately may take this share of a step, and be so many."""
 
@@ -64,10 +68,11 @@ def measure_fixed_steps(team: Team, requested: StepPlan, deadline: Deadline, lis
     if team.running and team.prepare():
         with deadline.at_least(max(least_wait_s(), deadline.share(1.0))):  # without it nobody knows what still fits
             batch_s = team.batch_seconds()
-        proven = referred and team.running and _has_time_for_proof(team, batch_s, deadline)
+        proof_s = _LEAST_BATCHES * batch_s + _rebuild_seconds(team)
+        proven = referred and team.running and _has_time_for_proof(team, proof_s, deadline)
         least_batches = _LEAST_BATCHES if proven or not referred else _LEAST_UNPROVEN
         least_s = max(_LEAST_S, least_batches * batch_s)
-        deadline.extend_to_leave(_LEAST_SHARE, least_s)
+        deadline.extend_to_leave(_LEAST_SHARE, least_s + (_REBUILD_MARGIN * _rebuild_seconds(team) if proven else 0.0))
         if team.running and (not proven or team.prove()):
             deadline.extend_to_leave(_LEAST_SHARE, least_s)
             cost = Cost(proof_s=team.phases.seconds["proof"], batch_s=batch_s)
@@ -80,9 +85,13 @@ def measure_fixed_steps(team: Team, requested: StepPlan, deadline: Deadline, lis
     return team.finish()
 
 
-def _has_time_for_proof(team: Team, batch_s: float, deadline: Deadline) -> bool:
+def _rebuild_seconds(team: Team) -> float:
+    """Return about how long it takes to build a program once more, where the proof has to."""
+    return 0.0 if team.spec.values == RANDOM else sum(team.phases.seconds[name] for name in _PREPARING)
+
+
+def _has_time_for_proof(team: Team, proof_s: float, deadline: Deadline) -> bool:
     """Whether a proof fits into what is left, or is short beside the budget and so may be late; else say why not."""
-    proof_s = _LEAST_BATCHES * batch_s
     if proof_s <= max(_LEAST_S, deadline.left(), deadline.share(_LATE_PROOF_SHARE)):
         return True
     team.warn("not_proven", f"not proven: the proof takes about {proof_s:.0f} s, which the budget does not leave")

@@ -19,7 +19,7 @@ from layermark.session.ranks import check_plan, communication_faults, refusal, s
 from layermark.session.readings import CeilingReadings
 from layermark.session.record import raw_record
 from layermark.session.resources import Resources
-from layermark.session.team_reference import TeamReference
+from layermark.session.team_reference import RANDOM, TeamReference
 from layermark.session.threads import thread_faults
 from layermark.session.timed_ranks import TimedRanks
 from layermark.session.twins import proven
@@ -153,8 +153,9 @@ class Team:
         """
         with self._guarded("proof"):
             self._listener.phase(self.spec, "verifying")
-            if self.spec.values != "random" and not copy:
-                self._prove_on_random_values()
+            if self.spec.values != RANDOM and not copy:
+                with self.phases("build"):  # most of it; a second proof does not take that long
+                    self._prove_on_random_values()
             if self.trustworthy:
                 self._keep_worst(self._verifications(copy))
         return self._go_on()
@@ -373,7 +374,7 @@ class Team:
 
     def _prove_on_random_values(self) -> None:
         own = self.spec if self._ranks.connected else self._specs[0]
-        found = proven(self.beside(own.replace(values="random")))
+        found = proven(self.beside(own.replace(values=RANDOM)))
         if found:
             self._keep_worst([found])
         if found and not found.ok:
