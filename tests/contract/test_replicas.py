@@ -79,11 +79,15 @@ def test_one_two_and_four_replicas_give_the_same_weights(variant, tmp_path):
         assert facts["communication"]["identical"] and all(
             each["right"] for each in facts["communication"]["all_reduce"]
         )
-        trained_weights = [each.count for each in task(spec_of(variant, 1)).graph.parameters.values() if each.trainable]
-        assert 8 * sum(trained_weights) == facts["communication"]["gradient_bytes"]
+        assert gradient_bytes(variant) == facts["communication"]["gradient_bytes"]
         assert facts["communication"]["overlaps"] == (variant.backend == "torch")
         if replicas == 2:
             assert facts["verified"]["ok"] and facts["verified"]["max_error"] < 1e-8, facts["verified"]
+
+
+def gradient_bytes(variant):
+    """Of all weights that are trained, in float64."""
+    return 8 * sum(each.count for each in task(spec_of(variant, 1)).graph.parameters.values() if each.trainable)
 
 
 @each_of(programs.CONNECTED if FULL else (programs.TORCH,))
@@ -120,6 +124,7 @@ def test_replicas_of_pipelines_equal_both(statistics_per, pipes, tmp_path):
     found, facts = trained(tmp_path / "2", spread)
     assert_equal(alone, found)
     assert facts["communication"]["identical"] and facts["settings"].get("stages", "1") == ("2" if pipes else "1")
+    assert gradient_bytes(programs.TORCH) == facts["communication"]["gradient_bytes"], "those of all stages"
 
 
 DROPPING = {"image_size": (8, 8), "width_coefficient": 0.1, "depth_coefficient": 0.3, "top_width": 8}

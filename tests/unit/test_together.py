@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from layermark.backends._led import LedProgram, Line, Order
+from layermark.backends._led import LedProgram, Line, Order, of_all_stages
 from layermark.report.together import lines, text_lanes
 from layermark.spec import Group
 from layermark.workloads.base import task
@@ -51,6 +51,19 @@ SHARED = {"replicas": 2, "gradient_bytes": 301_000, "average_s": 0.004, "hidden"
 def test_the_line_of_replicas_says_how_much_of_averaging_hides(changes, said):
     (line,) = lines({"communication": {**SHARED, **changes}})
     assert said in line
+
+
+def test_what_averaging_takes_is_told_of_all_stages():
+    """They average at the same time: bytes add up, the slowest counts, and one wrong sum is a wrong sum."""
+    small, large = {**SUM, "bytes": 4096, "seconds": 1e-4}, {**SUM, "bytes": 900_000, "seconds": 3e-3}
+    first = {**SHARED, "all_reduce": [small, SUM]}
+    last = {**SHARED, "gradient_bytes": 900_000, "average_s": 0.007}
+    last["all_reduce"] = [{**small, "seconds": 2e-4, "right": False}, large]
+    found = of_all_stages([first, last])
+    assert (1_201_000, 0.007) == (found["gradient_bytes"], found["average_s"])
+    assert [{**small, "seconds": 2e-4, "right": False}, SUM, large] == found["all_reduce"]
+    assert [(301_000, 0.004), (900_000, 0.007)] == [tuple(each.values()) for each in found["stages"]]
+    assert first == of_all_stages([first])
 
 
 class Recorded(Line):

@@ -149,7 +149,7 @@ class LedProgram(Program):
         if self._group.replicas == 1 or self._spec.mode != "train":
             return None
         identical = self.identical()
-        return {**self._asked(Order.COMMUNICATION)[0], "identical": identical}
+        return {**of_all_stages(self._asked(Order.COMMUNICATION)[: self._group.stages]), "identical": identical}
 
     def seek(self, position: Mapping[str, Any]) -> None:
         """Have every rank go on reading its part of the pictures from a position on."""
@@ -243,6 +243,28 @@ class LedProgram(Program):
         self._position += batches
         self._run_own(own)
         self._line.barrier()
+
+
+def of_all_stages(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what averaging takes a whole replica, from what each of its ranks has found out, all at the same time.
+
+    Bytes add up, and the slowest rank counts. Of a message size that several have sent it is the slowest, too, and its
+    sums are right if all are.
+    """
+    slowest = max(found, key=lambda each: float(each["average_s"]))
+    if len(found) == 1:
+        return dict(slowest)
+    sent: dict[int, dict[str, Any]] = {}
+    for reading in (reading for each in found for reading in each["all_reduce"]):
+        other = sent.get(reading["bytes"], reading)
+        slower = max(other, reading, key=lambda each: float(each["seconds"]))
+        sent[reading["bytes"]] = {**slower, "right": other["right"] and reading["right"]}
+    return {
+        **slowest,
+        "gradient_bytes": sum(each["gradient_bytes"] for each in found),
+        "all_reduce": [sent[size] for size in sorted(sent)],
+        "stages": [{name: each[name] for name in ("gradient_bytes", "average_s")} for each in found],
+    }
 
 
 def check_shares(spec: Spec, group: Group) -> None:
