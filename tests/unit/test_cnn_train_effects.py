@@ -152,6 +152,22 @@ def test_what_holds_without_the_option_is_named_once(flag):
     assert train_recipe.spec_of(read(SMALL)).key == train_recipe.spec_of(read(f"{SMALL} {flag}")).key
 
 
+@pytest.mark.parametrize(
+    ("words", "cpus", "used", "said"),
+    [
+        ("32", 4, 4, ["--pipeline-num-parallel 32: 4 processes load, there are no more CPUs"]),
+        ("32 --seed 3", 4, 1, ["--pipeline-num-parallel 32: 1 process loads, --seed takes one"]),
+        ("32", 64, 32, []),
+    ],
+)
+def test_no_more_processes_load_than_there_are_cpus(monkeypatch, train_set, words, cpus, used, said):
+    monkeypatch.setattr(cpu, "thread_budget", lambda: cpus)
+    request = read(f"{LOADED.format(data=train_set)} --pipeline-num-parallel {words}")
+    assert said == [note for note in request.notes if "pipeline-num-parallel" in note]
+    assert (used, 32) == (request.spec.loading.loader_workers, request.recorded["pipeline_num_parallel"])
+    assert " Pipeline Num Parallel: 32" in labels(request, None, "here", datetime(2026, 1, 1))
+
+
 NAMED_IDLE = (
     *("--enable-half-partials", "--momentum 0.5", "--rmsprop-epsilon 0.5", "--lars-eeta 0.5", "--lars-epsilon 0.5"),
     *("--lars-skip-list conv", "--lars-weight-decay 0.5", "--groups 8", "--cutmix-version 2"),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from layermark.seeds.cnns.script import CnnScript, idle, slow_half
 from layermark.seeds.cnns.train_request import TrainRequest
+from layermark.seeds.cnns.validation import loader_notes
 from layermark.seeds.engine import Engine
 from layermark.seeds.job import shared_cpus
 from layermark.seeds.parsing import Typed
@@ -34,6 +35,7 @@ def notes(script: CnnScript, typed: Typed, request: TrainRequest, engine: Engine
         yield "--fp-exceptions has no further effect: a value that is not finite ends the run with or without it"
     if not request.logs and request.values["ckpts_per_epoch"]:
         yield "--no-logs: nothing is written, no checkpoints either"
+    yield from loader_notes(request.spec, request.values)
     yield from shared_cpus(request.spec.threads)
     named = [*idle(script, typed, unmet(request)), *_half(typed, request), *engine.idle()]
     if named:

@@ -132,7 +132,7 @@ def _small(values: Values) -> bool:
 def _spec(values: Values, backend: str) -> Spec:
     name, params = network(values)
     device = _device(values["select_ipu"])
-    loading = loading_of(values)
+    loading = loading_of(values, cpu.host_cpus() if values["as_ranks"] else own_threads())
     if values["data"] == "real":
         plain = values["train_with_valid_preprocessing"]
         part = values["dataset_percentage_to_use"]

@@ -176,11 +176,15 @@ def _selected(text: str, replicas: int = 1) -> Device:
     return device("--select-ipu", text, "AUTO", replicas)
 
 
-def loading_of(values: Values) -> Loading:
-    """Where real pictures come from and how they are loaded."""
+def loading_of(values: Values, cpus: int = 0) -> Loading:
+    """Where real pictures come from and how they are loaded: by no more processes than there are CPUs for them.
+
+    Ranks, which share their loading processes, give the number of CPUs of all of them.
+    """
     if values["data"] != "real":
         return Loading()
-    parallel = values["pipeline_num_parallel"] or Loading.loader_workers
+    asked = values["pipeline_num_parallel"]
+    parallel = min(asked, cpus or own_threads()) if asked else Loading.loader_workers
     return Loading(
         data_dir=values["data_dir"],
         normalise=_normalisation(values),
@@ -189,6 +193,16 @@ def loading_of(values: Values) -> Loading:
         loader_chunk=Loading.loader_chunk if values["standard_imagenet"] else values["batch_size"],
         data_cache=0.0 if values["no_dataset_cache"] else 1.0,
     )
+
+
+def loader_notes(spec: Spec, values: Values) -> Iterator[str]:
+    """Say how many processes load where it is fewer than was asked for."""
+    asked, used = values["pipeline_num_parallel"], spec.loading.loader_workers
+    if spec.data != "real" or not asked or asked <= used:
+        return
+    loads = "1 process loads" if used == 1 else f"{used} processes load"
+    why = "--seed takes one" if values["seed"] is not None else "there are no more CPUs"
+    yield f"--pipeline-num-parallel {asked}: {loads}, {why}"
 
 
 def _check_stages(spec: Spec, values: Values) -> None:
@@ -292,6 +306,7 @@ def _notes(script: CnnScript, typed: Typed, values: Values, spec: Spec, engine: 
         yield "no --restore-path: the weights are random"
     if values["hostside_norm"] and values["eight_bit_io"]:
         yield "--hostside-norm is dropped: bytes are normalised by the model"
+    yield from loader_notes(spec, values)
     if spec.data == "synthetic":
         yield "synthetic data have no labels: the accuracy reads 0"
     if spec.data != "real" and (values["mixup_alpha"] > 0 or values["cutmix_lambda"] < 1):
