@@ -253,6 +253,23 @@ def test_a_program_that_takes_long_to_build_is_not_built_again_for_a_proof_withi
     assert "not_proven" in [each.code for each in found.warnings] and 1 == len(shared.crew.workers)
 
 
+def slow_probes(clock, budget_s):
+    """Resources whose probes take as long to start as they are given."""
+    shared = resources({}, {}, clock=clock, budget_s=budget_s)
+    shared.ceilings.settle = lambda: clock.wait(shared.deadline.left())()
+    shared.ceilings.reading = lambda *given: [shared.ceilings.settle(), raised(DEAD)]
+    return shared
+
+
+def test_probes_that_start_slowly_leave_time_for_figures():
+    found = settled(slow_probes(Clock(), budget_s=12), count=2)
+    assert all(isinstance(each, Run) and each.blocks and each.ceiling is None for each in found)
+    assert {("no_ceiling",)} == {tuple(each.code for each in run.warnings) for run in found}
+    stepwise = stepped(slow_probes(Clock(), budget_s=40), StepPlan(steps=3, batches=1))
+    assert isinstance(stepwise, Run) and 3 == len(stepwise.blocks)
+    assert ["no_ceiling"] == [each.code for each in stepwise.warnings]
+
+
 def test_both_references_of_zeros_have_one_share_of_the_budget():
     clock = Clock()
     shared = resources(clock=clock, budget_s=40)

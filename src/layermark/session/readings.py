@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from layermark.session.team import Team
 
 PROBE_SECONDS = 0.08
+_START_SHARE = 0.35
+"""Of the budget that is left, for starting the probes."""
 _PROBE_START_S = 4.0
 """A probe that has to be started first takes about this long; with less time left nobody begins."""
 _MOST_READINGS = 40
@@ -98,20 +100,34 @@ class CeilingReadings:
         if self._resources.deadline.left() >= _PROBE_START_S:
             self._resources.ceilings.begin(self._spec, self._at_once)
 
-    def await_probes(self) -> None:
-        """Wait until the probes have started, so that they disturb nobody later."""
-        began = time.monotonic()
-        self._resources.ceilings.settle()
+    def await_probes(self) -> bool:
+        """Wait until the probes have started, so that they disturb nobody later; return whether they did in time.
+
+        With a budget they have a part of it: a figure without a ceiling beats none. Those that are late are ended.
+        """
+        began, deadline = time.monotonic(), self._resources.deadline
+        with deadline.within(_START_SHARE * deadline.left()):
+            self._resources.ceilings.settle()
+            in_time = deadline.left() > 0
         self.taken_s += time.monotonic() - began
+        return in_time
+
+    def give_up(self) -> None:
+        """Read no more; without any reading the result says why it has no ceiling."""
+        self._available = False
+        if not self.count:
+            self.warnings.append(Diagnostic("no_ceiling", "no ceiling: the budget left no time to start the probes"))
 
     def read(self) -> bool:
         """Read once more; returns whether there is a new reading."""
-        needed_s = _READING_S if self._reached.flops_per_s else _PROBE_START_S
-        if not self._available or self._resources.deadline.left() < needed_s:
+        needed_s, share = (_READING_S, 1.0) if self.count else (_PROBE_START_S, _START_SHARE)
+        deadline = self._resources.deadline
+        if not self._available or deadline.left() < needed_s:
             return False
         began = time.monotonic()
         try:
-            found = self._reading()
+            with deadline.within(share * deadline.left()):
+                found = self._reading()
         except (Unsupported, WorkerFailed) as failure:
             self._available = False
             self.warnings.append(Diagnostic("no_ceiling", f"no ceiling: {failure}"))

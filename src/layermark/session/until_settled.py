@@ -122,8 +122,9 @@ def start_ahead(teams: Sequence[Team], *, ceilings: bool, referred: Sequence[Tea
         team.ceiling.start_probes()
     for team in proven[:1]:
         team.reference.settle()
-    for team in teams[:1]:
-        team.ceiling.await_probes()
+    if ceilings and not all(team.ceiling.await_probes() for team in teams[:1]):
+        for team in teams:
+            team.ceiling.give_up()
 
 
 def _alternate(teams: Sequence[Team], stop: _Stop, ceilings: bool, listener: Listener) -> None:
