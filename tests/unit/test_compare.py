@@ -85,6 +85,39 @@ def test_the_difference_that_is_stated_is_found(starts, rounds, sigma, kind):
     assert slower <= 0.001
 
 
+def grouped(*, starts=3, rounds=16, together=1, trials=600, spread=0.004, shared=0.03, sigma=0.01, seed=4):
+    """Log rates and groups: what the blocks of a group have in common is three times what parts them."""
+    rng = np.random.default_rng(seed)
+    count = starts // together
+    logs, groups = np.empty((trials, 2 * starts, rounds)), np.empty((trials, 2 * starts, rounds), dtype=int)
+    for side in (slice(0, starts), slice(starts, None)):
+        drawn = np.broadcast_to(np.repeat(np.arange(count), together)[:, None], (trials, starts, rounds))
+        groups[:, side] = rng.permuted(drawn, axis=1)
+    level = np.take_along_axis(rng.normal(0, shared, (trials, count, rounds)), groups, axis=1)
+    logs = level + rng.normal(0, spread, (*groups.shape[:2], 1)) + noise(rng, groups.shape, sigma, "disturbed")
+    return logs, groups
+
+
+@pytest.mark.parametrize(("starts", "together"), [(3, 1), (6, 2), (6, 6)])
+def test_equal_sides_in_groups_raise_no_more_than_one_false_alarm_in_100(starts, together):
+    logs, groups = grouped(starts=starts, together=together)
+    shift, half, _ = judge(logs, starts, 0.99, None, groups)
+    assert (np.abs(shift) > half).mean() <= 0.01 + 2 * math.sqrt(0.01 * 0.99 / 600)
+
+
+def test_what_neighbours_have_in_common_cancels():
+    logs, groups = grouped(trials=200, spread=0.0)
+    alone, near = judge(logs, 3, 0.99), judge(logs, 3, 0.99, None, groups)
+    assert np.median(near[1]) < 0.7 * np.median(alone[1])
+    assert near[0].std() < 0.7 * alone[0].std()
+
+
+def test_all_starts_in_one_group_are_a_round():
+    logs, groups = grouped(starts=4, together=4, trials=3)
+    for with_groups, without in zip(judge(logs, 4, 0.99, None, groups), judge(logs, 4, 0.99), strict=True):
+        np.testing.assert_allclose(with_groups, without)
+
+
 @pytest.mark.parametrize(("sigma", "expected"), [(0.005, True), (0.08, False)])
 def test_a_verdict_says_whether_two_percent_would_have_been_found(sigma, expected):
     verdict = stats.compare_starts(*sides(0.0, sigma=sigma))

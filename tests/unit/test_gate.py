@@ -10,8 +10,18 @@ from layermark import cli, stats
 from layermark.errors import UserError
 from layermark.launch.checkout import checkout, code_of, project
 from layermark.outcome import Failed
+from layermark.session.checkouts import with_needs
 from layermark.spec import Protocol
-from layermark.stats.gate import Finding, finding, gate_documents, gate_rounds, gate_starts, level, status
+from layermark.stats.gate import (
+    Finding,
+    finding,
+    gate_documents,
+    gate_rounds,
+    gate_starts,
+    level,
+    rounds_needed,
+    status,
+)
 from layermark.stats.itself import against_itself
 from layermark.stats.paired import paired
 from layermark.stats.pairing import match
@@ -109,6 +119,39 @@ def test_a_planted_loss_is_found_in_one_alternation_and_equal_sides_pass():
     assert lost.count("slower") >= 0.95 * 200
     assert equal.count("slower") + equal.count("faster") <= 0.02 * 500
     assert equal.count("no slower") >= 0.9 * 500
+
+
+def noisy(rng, blocks, noise=0.1):
+    """Equal starts of three sides whose blocks differ by so much."""
+    return np.split(np.exp(rng.normal(0, noise, (9, blocks))), 3)
+
+
+def test_what_noise_hides_is_seen_after_the_rounds_that_are_named():
+    rng = np.random.default_rng(6)
+    short = [gate_starts(a_spec(), *noisy(rng, 16), 0.03) for _ in range(20)]
+    needed = [rounds_needed(each.verdict, 0.03) for each in short if each.code == "noise"]
+    assert len(needed) >= 19 and min(needed) > 16
+    longer = [gate_starts(a_spec(), *noisy(rng, int(np.median(needed))), 0.03).code for _ in range(40)]
+    assert longer.count("noise") <= 8
+
+
+def test_what_cannot_be_told_comes_with_rounds_and_time():
+    found = gate_starts(a_spec(), *noisy(np.random.default_rng(6), 32), 0.03)
+    told = with_needs(found, 0.03, round_s=6.0, others_s=30.0)
+    assert "noise" == told.code and told.rounds_needed > 8
+    assert told.seconds_needed == pytest.approx(30 + 6 * told.rounds_needed)
+    minutes = f"{told.seconds_needed / 60:.1f} min"
+    assert told.reason == f"{found.reason}: at this noise --rounds {told.rounds_needed} would show it, about {minutes}"
+    clear = gate_starts(a_spec(), *starts(np.random.default_rng(3), loss=0.2), 0.03)
+    assert clear is with_needs(clear, 0.03, round_s=6.0, others_s=30.0)
+
+
+def test_a_loss_below_what_starts_differ_by_is_never_promised():
+    found = gate_starts(a_spec(), *noisy(np.random.default_rng(6), 32), 0.003)
+    assert rounds_needed(found.verdict, 0.003) is None
+    told = with_needs(found, 0.003, round_s=6.0, others_s=30.0)
+    assert told.rounds_needed is None
+    assert told.reason.endswith("3 processes a side differ by too much for that, however long they are measured")
 
 
 def test_a_base_that_differs_from_itself_tells_nothing():

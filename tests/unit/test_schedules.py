@@ -270,6 +270,14 @@ def test_probes_that_start_slowly_leave_time_for_figures():
     assert ["no_ceiling"] == [each.code for each in stepwise.warnings]
 
 
+def test_a_budget_that_is_used_up_still_leaves_time_for_memory_and_environment():
+    clock = Clock()
+    facts = lambda: HONEST["facts"] if shared.deadline.left() > 1 else DEAD  # noqa: E731
+    shared = resources({"measure": clock.wait(20, HONEST["measure"]), "facts": facts}, clock=clock, budget_s=9)
+    (found,) = settled(shared)
+    assert isinstance(found, Run) and found.memory == {"peak_rss_bytes": 100}
+
+
 def test_both_references_of_zeros_have_one_share_of_the_budget():
     clock = Clock()
     shared = resources(clock=clock, budget_s=40)
@@ -399,6 +407,29 @@ def test_one_that_dies_in_a_round_ends_the_comparison():
         head_to_head.one_round(starts, random.Random(0))
 
 
+@pytest.mark.parametrize(("sides", "together"), [(2, 1), (3, 1), (2, 3)])
+def test_a_round_is_in_groups_with_as_many_of_every_side(sides, together):
+    _, teams = against()
+    starts = head_to_head.start_all(teams, sides)
+    for _ in range(4):
+        head_to_head.one_round(starts, random.Random(0), sides, together)
+    for block in range(4):
+        members = {group: [] for group in range(6 // (sides * together))}
+        for index, start in enumerate(starts):
+            members[start.groups[block]].append(index % sides)
+        expected = sorted([*range(sides)] * together)
+        assert all(expected == sorted(each) for each in members.values())
+
+
+def test_the_groups_of_a_round_are_timed_one_after_the_other():
+    order, seen = random.Random(3), set()
+    for _ in range(20):
+        groups = head_to_head.groups_of(range(9), order, 3, 1)
+        assert list(range(9)) == sorted(start for group in groups for start in group)
+        seen |= {tuple(start % 3 for start in group) for group in groups}
+    assert 6 == len(seen), "every order of base, base again and change comes up"
+
+
 def test_a_clear_difference_stops_early_and_none_at_the_budget():
     slower = {"measure": a_block((20,) * 10)}
     shared, teams = against({}, slower, {}, slower, {}, slower)
@@ -409,7 +440,7 @@ def test_a_clear_difference_stops_early_and_none_at_the_budget():
     starts = head_to_head.start_all([Team(SPEC, same) for _ in range(6)])
     clock.now = 2.0
     assert "cannot tell" == alternated(starts, same.deadline).answer
-    assert {head_to_head.COMPARED.least * head_to_head.VISITS} == {len(start.rates) for start in starts}
+    assert {head_to_head.COMPARED.least * head_to_head.COMPARED.blocks} == {len(start.rates) for start in starts}
 
 
 def alternated(starts, deadline, after_s=0.0):
@@ -431,7 +462,7 @@ def test_rounds_leave_time_for_the_proof_by_the_deadlines_own_clock(after_s, rou
     starts = head_to_head.start_all([Team(SPEC, shared) for _ in range(6)])
     clock.now = 0.0
     alternated(starts, shared.deadline, after_s)
-    assert {rounds * head_to_head.VISITS} == {len(start.rates) for start in starts}
+    assert {rounds * head_to_head.COMPARED.blocks} == {len(start.rates) for start in starts}
 
 
 class Crowd:

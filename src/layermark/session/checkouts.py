@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,11 +14,9 @@ from layermark.errors import Unsupported, WorkerFailed
 from layermark.launch.process import Crew
 from layermark.session.deadline import Deadline
 from layermark.session.head_to_head import (
-    VISITS,
     Rounds,
     Start,
     alternate,
-    best_of,
     finish_all,
     proofs_s,
     prove_again,
@@ -31,12 +30,12 @@ from layermark.session.ranks import check_plan
 from layermark.session.resources import Resources
 from layermark.session.team import Team
 from layermark.spec import Protocol, Spec
-from layermark.stats.gate import NOT_PROVEN, Finding, explained, gate_starts
+from layermark.stats.gate import NOISE, NOT_PROVEN, Finding, explained, gate_starts, rounds_needed
 
 STARTS = 3
 """Processes of each side."""
 SIDES = ("the base", "the base again", "the change")
-ROUND_BLOCKS = 2 * VISITS
+ROUND_BLOCKS = 4
 """Blocks of a start in one round."""
 LEAST_ROUNDS = 3
 """Rounds before anything is judged."""
@@ -64,20 +63,32 @@ def gate_checkouts(
     check_plan(spec)
     _check_memory(spec)
     listener = listener or Listener()
-    plan = Rounds(blocks=ROUND_BLOCKS, least=LEAST_ROUNDS, most=rounds)
+    plan = Rounds(blocks=ROUND_BLOCKS, least=LEAST_ROUNDS, most=rounds, sides=len(SIDES))
+    deadline = Deadline(budget_s)
+    began = deadline.now()
     with Crew() as crew:
+        # Starting is never cut short: what was not started tells nothing.
         shared = Resources.of(crew, Deadline(None), protocol.timeout, protocol.memory_limit)
         old, new = (dataclasses.replace(shared, variables=each) for each in (base, change))
         listener.phase(spec, f"starting {len(SIDES) * STARTS} processes")
         starts = start_all([Team(spec, each) for _ in range(STARTS) for each in (old, old, new)], sides=len(SIDES))
+        ready = deadline.now()
         found = alternate(
             turns(starts, plan, listener),
-            lambda confidence: judged(spec, [each.rates for each in starts], tolerated, confidence, measurements),
+            lambda confidence: judged(
+                spec,
+                [each.rates for each in starts],
+                [each.groups for each in starts],
+                tolerated,
+                confidence,
+                measurements,
+            ),
             plan,
-            Deadline(budget_s),
+            deadline,
             after_s=proofs_s(starts),
         )
-        return _proven(found, starts)
+        round_s = (deadline.now() - ready) * ROUND_BLOCKS / len(starts[0].rates)
+        return _proven(with_needs(found, tolerated, round_s, ready - began + proofs_s(starts)), starts)
 
 
 def _check_memory(spec: Spec) -> None:
@@ -89,11 +100,45 @@ def _check_memory(spec: Spec) -> None:
 
 
 def judged(
-    spec: Spec, rates: Sequence[Sequence[float]], tolerated: float, confidence: float, measurements: int = 1
+    spec: Spec,
+    rates: Sequence[Sequence[float]],
+    groups: Sequence[Sequence[int]],
+    tolerated: float,
+    confidence: float,
+    measurements: int = 1,
 ) -> Finding:
-    """Return what the blocks so far mean: rates by start, the starts of the sides in turn."""
-    base, again, change = ([best_of(each) for each in rates[side :: len(SIDES)]] for side in range(len(SIDES)))
-    return gate_starts(spec, base, again, change, tolerated, confidence=confidence, measurements=measurements)
+    """Return what the blocks so far mean: their rates and groups by start, the starts of the sides in turn."""
+    order = sorted(range(len(rates)), key=lambda start: start % len(SIDES))
+    base, again, change = (rates[side :: len(SIDES)] for side in range(len(SIDES)))
+    return gate_starts(
+        spec,
+        base,
+        again,
+        change,
+        tolerated,
+        confidence=confidence,
+        measurements=measurements,
+        groups=[groups[start] for start in order],
+    )
+
+
+def with_needs(found: Finding, tolerated: float, round_s: float, others_s: float) -> Finding:
+    """Return a finding that noise left open with the rounds and the time after which noise like this would not.
+
+    `round_s` is how long a round took, `others_s` what comes before and after all of them.
+    """
+    if found.code != NOISE or found.verdict is None:
+        return found
+    blocks = rounds_needed(found.verdict, tolerated)
+    if blocks is None:
+        text = f"{STARTS} processes a side differ by too much for that, however long they are measured"
+        return dataclasses.replace(found, reason=f"{found.reason}: {text}")
+    rounds = math.ceil(blocks / ROUND_BLOCKS)
+    seconds = others_s + rounds * round_s
+    text = f"at this noise --rounds {rounds} would show it, about {seconds / 60:.1f} min"
+    return dataclasses.replace(
+        found, reason=f"{found.reason}: {text}", rounds_needed=rounds, seconds_needed=round(seconds, 1)
+    )
 
 
 def _proven(found: Finding, starts: Sequence[Start]) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from layermark.session.head_to_head import (
     COMPARED,
     alternate,
     finish_all,
+    pairs_together,
     proofs_s,
     prove_again,
     start_all,
@@ -84,10 +86,11 @@ def compare_settings(
         resources = Resources.of(crew, Deadline(None), protocol.timeout, protocol.memory_limit)
         listener.phase(spec_a, f"starting {2 * starts} processes")
         entrants = start_all([Team(spec, resources) for spec in [spec_a, spec_b] * starts])
+        plan = dataclasses.replace(COMPARED, together=pairs_together(starts))
         found = alternate(
-            turns(entrants, COMPARED, listener),
+            turns(entrants, plan, listener),
             lambda confidence: verdict(entrants, known, confidence),
-            COMPARED,
+            plan,
             deadline,
             after_s=proofs_s(entrants),
         )

@@ -21,12 +21,6 @@ from layermark.workloads.base import task
 BLOCK_S = 0.12
 SAMPLE_NS = 2_000_000
 MIN_SAMPLES = 10
-VISITS = 2
-"""Blocks of which the better counts as one: a disturbance that lasts a second seldom meets both.
-
-In simulations of quiet and of disturbed machines the best of four never found more than the better of two, and a tenth
-less where blocks are noisy and few: four blocks become one number, and their agreement is lost.
-"""
 COPIES = 3
 """Places in memory that every start measures its program at: where it lies is worth a per cent, for its whole life."""
 # Looking again and again would find a difference sooner or later: an early stop must be far clearer.
@@ -38,34 +32,39 @@ Answer = TypeVar("Answer", stats.Verdict, Finding)
 
 @dataclass(frozen=True, kw_only=True)
 class Rounds:
-    """How many rounds an alternation has, and of how many blocks of every start."""
+    """How many rounds an alternation has, and how its blocks follow each other."""
 
     blocks: int
+    """Of every start in a round."""
     least: int
     """Rounds before anything is judged."""
     most: int | None = None
     """None where the budget alone ends them."""
+    sides: int = 2
+    together: int = 1
+    """Starts of each side in a group, whose blocks follow each other."""
 
 
-COMPARED = Rounds(blocks=VISITS, least=6)
+COMPARED = Rounds(blocks=2, least=6)
 """The rounds of `layermark compare`."""
 
 
 class Start:
-    """One start of one side, and the rates of its blocks, a block a round."""
+    """One start of one side, the rates of its blocks in turn, and with which group of blocks each was timed."""
 
     def __init__(self, team: Team, copies: int = 1) -> None:
         self.team = team
         self.copies = copies
         self.rates: list[float] = []
+        self.groups: list[int] = []
 
-    def block(self) -> None:
-        """Time one block and keep its undisturbed rate; the blocks of which the best counts share a copy."""
-        copy = len(self.rates) // VISITS % self.copies
-        block = self.team.block(BLOCK_S, MIN_SAMPLES, copy)
+    def block(self, group: int = 0) -> None:
+        """Time one block, as one of this group, and keep its undisturbed rate; the copies take turns."""
+        block = self.team.block(BLOCK_S, MIN_SAMPLES, len(self.rates) % self.copies)
         if block is None:
             raise _failure(self.team)
         self.rates.append(undisturbed_rate(block, self.team.items_per_batch))
+        self.groups.append(group)
 
 
 def undisturbed_rate(block: Block, items: int) -> float:
@@ -119,10 +118,40 @@ def _failure(team: Team) -> WorkerFailed:
     return WorkerFailed(f"{team.spec.workload} on {team.spec.backend}: {reason or 'the budget was used up'}")
 
 
-def one_round(starts: Sequence[Start], order: random.Random) -> None:
-    """Time one block of every start, in an order drawn anew."""
-    for start in order.sample(list(starts), len(starts)):
-        start.block()
+def one_round(starts: Sequence[Start], order: random.Random, sides: int = 2, together: int = 1) -> None:
+    """Time one block of every start, in groups of so many of every side, drawn anew.
+
+    `starts` are those of the sides in turn. The blocks of a group follow each other within a second or two: whatever
+    disturbs a machine for longer meets them alike.
+    """
+    for group, members in enumerate(groups_of(range(len(starts)), order, sides, together)):
+        for index in members:
+            starts[index].block(group)
+
+
+def groups_of(starts: Sequence[int], order: random.Random, sides: int, together: int) -> list[list[int]]:
+    """Return the starts of the sides in groups, each with so many of every side in an order of its own.
+
+    >>> [sorted(each) for each in groups_of(range(4), random.Random(0), 2, 2)]
+    [[0, 1, 2, 3]]
+    """
+    drawn = [order.sample(starts[side::sides], len(starts[side::sides])) for side in range(sides)]
+    groups = [
+        [start for side in drawn for start in side[first : first + together]]
+        for first in range(0, len(drawn[0]), together)
+    ]
+    return [order.sample(group, len(group)) for group in groups]
+
+
+def pairs_together(starts: int) -> int:
+    """Return how many starts of either side a group of a comparison holds: two, or as few more as divide them.
+
+    With one of each, the starts of a side are never in one group, and little is known of what lies between them.
+
+    >>> [pairs_together(starts) for starts in (3, 4, 6, 7, 9)]
+    [3, 2, 2, 7, 3]
+    """
+    return next(each for each in range(2, starts + 1) if starts % each == 0)
 
 
 def turns(starts: Sequence[Start], rounds: Rounds, listener: Listener) -> Callable[[int], None]:
@@ -132,7 +161,7 @@ def turns(starts: Sequence[Start], rounds: Rounds, listener: Listener) -> Callab
     def turn(number: int) -> None:
         listener.phase(starts[0].team.spec, f"round {number + 1}{of_all}")
         for _ in range(rounds.blocks):
-            one_round(starts, order)
+            one_round(starts, order, rounds.sides, rounds.together)
 
     return turn
 
@@ -188,14 +217,6 @@ def finish_all(starts: Sequence[Start], sides: Sequence[str]) -> list[Run]:
 
 def verdict(starts: Sequence[Start], spread: float | None, confidence: float) -> stats.Verdict:
     """Return the verdict on starts that alternate A, B, A, B."""
-    a, b = ([best_of(start.rates) for start in starts[first::2]] for first in (0, 1))
-    return stats.compare_starts(a, b, confidence, spread=spread)
-
-
-def best_of(rates: Sequence[float], visits: int = VISITS) -> list[float]:
-    """Return the best of every few blocks in turn.
-
-    >>> best_of([1, 5, 2, 3, 4, 4, 4, 1, 9])
-    [5, 3, 4, 4]
-    """
-    return [max(rates[first : first + visits]) for first in range(0, len(rates) - visits + 1, visits)]
+    a, b = starts[0::2], starts[1::2]
+    rates, groups = [each.rates for each in (*a, *b)], [each.groups for each in (*a, *b)]
+    return stats.compare_starts(rates[: len(a)], rates[len(a) :], confidence, spread=spread, groups=groups)
