@@ -25,26 +25,28 @@ _DOUBLE = (
 )
 
 
-def fill(url, doublings=DOUBLINGS):
-    """Write the results and return how many there are."""
-    with open_store(url) as found:
-        found.begin(
-            "m1",
-            command="c",
-            specs=[],
-            protocol=Protocol(),
-            environment={"cpu": "some"},
-            fingerprint="machine",
-        )
-        for number in range(RESULTS):
-            run = a_run(spec=a_spec(workload="lstm" if number % 2 else "gru", batch_size=number + 1))
-            found.append("m1", run, stats.document(run, session="m1"))
-            found.finish_group("m1", run.spec.group)
-        for step in range(doublings):
-            with found._engine.writing() as db:
-                for sql in _DOUBLE:
-                    db.exec_driver_sql(sql.format(s=2**step, o=RESULTS * 2**step))
-        if found._engine.name == "postgresql":
-            with found._engine.writing() as db:
-                db.exec_driver_sql("ANALYZE")
+def fill(store, doublings=DOUBLINGS):
+    """Write the results into a store (open, or a URL) and return how many there are."""
+    if isinstance(store, str):
+        with open_store(store) as found:
+            return fill(found, doublings)
+    store.begin(
+        "m1",
+        command="c",
+        specs=[],
+        protocol=Protocol(),
+        environment={"cpu": "some"},
+        fingerprint="machine",
+    )
+    for number in range(RESULTS):
+        run = a_run(spec=a_spec(workload="lstm" if number % 2 else "gru", batch_size=number + 1))
+        store.append("m1", run, stats.document(run, session="m1"))
+        store.finish_group("m1", run.spec.group)
+    for step in range(doublings):
+        with store._engine.writing() as db:
+            for sql in _DOUBLE:
+                db.exec_driver_sql(sql.format(s=2**step, o=RESULTS * 2**step))
+    if store._engine.name == "postgresql":
+        with store._engine.writing() as db:
+            db.exec_driver_sql("ANALYZE")
     return RESULTS * 2**doublings

@@ -98,6 +98,32 @@ def test_a_writer_that_is_killed_leaves_nothing_corrupt_and_loses_nothing(tmp_pa
     assert sessions > 0, "nobody had begun when it was killed"
 
 
+def work(doublings, ask):
+    """How many hundreds of its own instructions SQLite executes for what is asked: no clock, no scan unnoticed."""
+    counted = []
+    with open_store(":memory:") as found:
+        assert millions.fill(found, doublings) == millions.RESULTS * 2**doublings
+        with found._engine.reading() as db:
+            db.connection.driver_connection.set_progress_handler(lambda: counted.append(1), 100)
+        counted.clear()
+        ask(found)
+    return len(counted)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda found: found.series(),
+        lambda found: found.series(["lstm"]),
+        lambda found: [found.documents(name) for name in ("m120", "m70", "latest")],
+    ],
+    ids=["history", "history lstm", "compare"],
+)
+def test_four_times_the_results_are_no_more_work_to_look_into(ask):
+    few, many = (work(doublings, ask) for doublings in (7, 9))
+    assert 0 < many < 1.3 * few + 10
+
+
 @pytest.mark.skipif(not FULL, reason="writes 7 GB; LAYERMARK_TEST_FULL=1 runs it")
 @pytest.mark.timeout(3600)
 def test_commands_on_a_million_results_take_little_longer_than_on_a_few(store_url, small_url):
