@@ -194,6 +194,8 @@ def _build(specs: Iterable[Spec]) -> None:
     for spec in {spec.group: spec for spec in specs}.values():
         try:
             made = task(spec)
+            if spec.mode == "train":
+                spec.update.check_filter(made.graph.parameters)
             if spec.splits and spec.pipeline_splits != pipelines.AUTO:
                 made.graph.cut(spec.splits)
             if spec.data == "real":

@@ -58,6 +58,7 @@ WRONG = {
         "1 - 2**-14 x 32768 = -1: expected a number between 0 and 1",
     ),
     "exponential without a rate": (f"{SMALL} --lr-schedule exponential", "give --lr-decay-rate X and --lr-drops N"),
+    "a filter that trains nothing": (f"{TINY} --variable-filter bert", "no weight has one of these in its name; names"),
     "two lengths": (f"{TINY} --epochs 2 --iterations 9", "--epochs and --iterations exclude each other"),
     "two batch sizes": (f"{TINY} --batch-size 2 --micro-batch-size 3", "give one of them"),
     "two intervals": (f"{TINY} --ckpts-per-epoch 2 --epochs-per-ckpt 3", "exclude each other"),

@@ -165,6 +165,12 @@ def test_a_filter_trains_only_some():
     ]
 
 
+def test_a_filter_that_trains_nothing_is_refused():
+    Update(variable_filter=("gamma",)).check_filter(SHAPES)
+    with pytest.raises(UserError, match=r"--variable-filter mean,word: no weight has .* conv/weight and fc/bias"):
+        Update(variable_filter=("mean", "word")).check_filter(SHAPES)
+
+
 @pytest.mark.parametrize("update", [*RULES, Update(dynamic_scaling=True)])
 def test_state_has_the_names_that_were_announced(update):
     assert update.state_names(SHAPES) == list(update.state(arrays(0), xp=np))

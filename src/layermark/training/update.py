@@ -131,6 +131,16 @@ class Update:
         kept = [name for name in parameters if not names.is_statistic(name)]
         return [name for name in kept if names.holds(name, self.variable_filter)] if self.variable_filter else kept
 
+    def check_filter(self, parameters: Iterable[str]) -> None:
+        """Raise UserError if the filter lets no weight of a whole network through: nothing would be trained."""
+        given = list(parameters)
+        weights = [name for name in given if not names.is_statistic(name)]
+        if self.variable_filter and weights and not self.trained(given):
+            raise UserError(
+                f"--variable-filter {','.join(self.variable_filter)}: no weight has one of these in its name; "
+                f"names are such as {weights[0]} and {weights[-1]}"
+            )
+
     def gathered_statistics(self, parameters: Iterable[str]) -> list[str]:
         """Return the names of the running statistics that move once an update."""
         return [name for name in parameters if names.is_statistic(name)] if self.gathers_statistics else []

@@ -8,6 +8,8 @@ from layermark.errors import UserError
 from layermark.seeds.cnns.train_request import Instance, TrainRequest
 from layermark.seeds.cnns.validation import _check_stages
 from layermark.seeds.parsing import Typed
+from layermark.training.update import Update
+from layermark.workloads.base import task
 
 _EXCLUDING = (
     ("epochs", "iterations"),
@@ -46,6 +48,8 @@ def check(request: TrainRequest) -> None:
     _check_averages(request)
     _check_rates(request)
     _check_paths(request)
+    if request.variable_filter:
+        Update(variable_filter=request.variable_filter).check_filter(task(request.spec).graph.parameters)
 
 
 def _check_accumulation(request: TrainRequest) -> None:
