@@ -1,6 +1,8 @@
 """Activations that are computed again: the same updates, and blocks that hand on one tensor each."""
 
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from layermark import ops
 from layermark.axes import complete
 from layermark.backends.base import backend
 from layermark.errors import Unsupported
+from layermark.launch.process import Crew, worker_environment
 from layermark.spec import Spec
 from layermark.training.update import Update
 from layermark.workloads.base import task
@@ -92,6 +95,51 @@ def test_computing_again_takes_a_third_less_memory_on_torch(tmp_path):
         folder.mkdir()
         peaks[execution] = program_of("torch", execution).profile(folder, 1).memory["peak_bytes"]
     assert peaks["recompute"] < 2 / 3 * peaks["eager"]
+
+
+def test_a_block_has_all_its_gradients_before_the_next_one_is_computed_again_on_tensorflow():
+    """Else what they need is kept, and on one thread for operations that of all blocks at once."""
+    written = pytest.importorskip("layermark.backends.tensorflow.recompute")
+    spec = spec_of("tensorflow", "recompute", "resnet8-cifar", precision="32.32", update=Update())
+    backend("tensorflow").load()
+    step = backend("tensorflow").prepare(spec, task(spec))._chosen.execution._functions[0]
+    operations = step.get_concrete_function().graph.get_operations()
+    handed = [place for place, each in enumerate(operations) if re.search(rf"/{written.AGAIN}(_\d+)?$", each.name)]
+    weights = [each.name for each in operations[handed[0] : handed[-1]] if each.type == "Conv2DBackpropFilter"]
+    assert weights and set(weights) <= awaited(operations[handed[-1]])
+
+
+def awaited(operation):
+    """The names of all operations that must be done before this one."""
+    found, left = set(), [operation]
+    while left:
+        each = left.pop()
+        new = [*(tensor.op for tensor in each.inputs), *each.control_inputs]
+        left += [parent for parent in new if parent.name not in found]
+        found |= {parent.name for parent in new}
+    return found
+
+
+@pytest.mark.skipif(not FULL, reason="builds ResNet-50 four times; LAYERMARK_TEST_FULL=1 runs it")
+def test_computing_again_takes_a_third_less_memory_on_tensorflow():
+    """By what 32 pictures more add to the most memory of a worker: activations, and nothing else."""
+    if not backend("tensorflow").installed:
+        pytest.skip("tensorflow is not installed")
+    grown = {each: most_memory(each, 48) - most_memory(each, 16) for each in ("function", "recompute")}
+    assert grown["recompute"] < 2 / 3 * grown["function"]
+
+
+def most_memory(execution, pictures, side=96):
+    """Bytes that a worker of TensorFlow has held at most after a few updates of ResNet-50."""
+    facts = {"mode": "train", "batch_size": pictures, "threads": 2, "ring": 1, "params": {"image_size": (side, side)}}
+    spec = complete(Spec(workload="resnet50", backend="tensorflow", execution=execution, **facts))
+    with Crew() as crew:
+        worker = crew.hire(worker_environment(spec))
+        worker.call("prepare", 300, spec=spec.to_json())
+        worker.call("warm_up", 300, sample_ns=1)
+        worker.call("measure", 300, seconds=0.1, min_steps=3)
+        status = Path(f"/proc/{worker.pid}/status").read_text()
+    return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", status)[1])
 
 
 @pytest.mark.skipif(not FULL, reason="compiles ResNet-50 twice; LAYERMARK_TEST_FULL=1 runs it")

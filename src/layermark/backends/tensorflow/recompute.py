@@ -14,6 +14,9 @@ from layermark.graph import Graph, Node
 
 Run = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 
+AGAIN = "again"
+"""What operations are called that hand a block its inputs for the second time."""
+
 
 def lower_again(graph: Graph, style: Style, inputs: Tensors, parameters: Tensors) -> list[Tensor]:
     """Write a graph as `lower` does; of all blocks but the last only what they hand on is kept for the way back."""
@@ -46,7 +49,9 @@ def _forgetful(run: Run, names: list[str]) -> Callable[..., Sequence[Tensor]]:
     """The block as one operation, with statistics as further results under `names`.
 
     Not `tf.recompute_grad`: that leaves it to the runtime when to compute again. Here the gradient must be there first,
-    which also keeps the optimiser from taking the second time for the first.
+    which also keeps the optimiser from taking the second time for the first, and it is handed on when the block has all
+    of its own: a runtime with one thread for operations follows it to the first block before it turns to the gradients
+    of weights, and until then every block would hold what they need.
     """
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
@@ -61,9 +66,10 @@ def _forgetful(run: Run, names: list[str]) -> Callable[..., Sequence[Tensor]]:
 
 def _backward(run: Run, args: Sequence[Tensor], gradient: Tensor, *_: Tensor) -> list[Any]:
     with tf.control_dependencies([gradient]):
-        again = [tf.identity(each) for each in args]
+        again = [tf.identity(each, AGAIN) for each in args]
     result, _moves = run(*again)
     places = [place for place, each in enumerate(again) if each.dtype.is_floating]
     found = tf.gradients(result, [again[place] for place in places], gradient, unconnected_gradients="zero")
-    by_place = dict(zip(places, found, strict=True))
+    with tf.control_dependencies(found):
+        by_place = {place: tf.identity(each) for place, each in zip(places, found, strict=True)}
     return [by_place.get(place) for place in range(len(args))]
