@@ -18,6 +18,8 @@ from layermark.session.resources import Resources
 from layermark.spec import Spec
 
 _FACTS_S = 30.0
+_LEAST_FACTS_S = 5.0
+"""So long is waited in any case, also where a budget has ended: it takes milliseconds."""
 _LOOK_S = 10.0
 _REST_S = 0.2
 """How long it usually takes until others rest, which are waited for at most a second."""
@@ -160,7 +162,8 @@ class RankGroup:
     def facts(self) -> dict[str, Any]:
         """Return what the ranks know at the end; where they are gone, what the parent knows."""
         try:
-            found = self._facts()
+            with self._resources.deadline.at_least(_LEAST_FACTS_S):
+                found = self._facts()
         except (Unsupported, WorkerFailed) as failure:
             return {"memory": {}, "environment": environment.record(), "missing": str(failure)}
         peak = sum(each["memory"].get("peak_rss_bytes", 0) for each in found)
