@@ -22,6 +22,7 @@ Add = Callable[[Array], Array]
 """Return the sum over all ranks of an array that each of them gives."""
 
 _LADDER = tuple(4096 << (2 * step) for step in range(7))
+"""Sizes of messages, in bytes: 4 KiB to 16 MiB."""
 _REPEATS = 5
 
 
@@ -155,8 +156,31 @@ class SummingReplica(WholeReplica):
 
 def all_reduce_ceiling(add: Add, group: Group, most_bytes: int) -> list[dict[str, Any]]:
     """Return how quickly messages of several sizes are added up over the ranks, up to the size that is needed."""
-    wanted = sorted({each for each in _LADDER if each < most_bytes} | {max(4096, most_bytes // 4 * 4)})
-    return [_reading(add, group, each) for each in wanted]
+    return [_reading(add, group, each) for each in message_sizes(most_bytes)]
+
+
+def message_sizes(most_bytes: int) -> list[int]:
+    """Return the sizes of messages that a ceiling is read for, up to the one that is needed.
+
+    >>> message_sizes(50_001)
+    [4096, 16384, 50000]
+    """
+    return sorted({each for each in _LADDER if each < most_bytes // 4 * 4} | {max(4096, most_bytes // 4 * 4)})
+
+
+def all_reduced(count: int, ranks: int, seconds: float, *, right: bool) -> dict[str, Any]:
+    """Return what the result says about a message that was added up over ranks.
+
+    Each rank sends 2 (n - 1) / n of it at least, which is what the bandwidth of the bus counts. Sums are checked: a
+    ceiling of something else is none.
+    """
+    return {
+        "bytes": count,
+        "seconds": seconds,
+        "algorithm_bytes_per_s": count / seconds,
+        "bus_bytes_per_s": count / seconds * 2 * (ranks - 1) / ranks,
+        "right": right,
+    }
 
 
 def _reading(add: Add, group: Group, count: int) -> dict[str, Any]:
@@ -167,11 +191,5 @@ def _reading(add: Add, group: Group, count: int) -> dict[str, Any]:
         began = time.perf_counter()
         found = add(own)
         times.append(time.perf_counter() - began)
-    seconds = statistics.median(times)
-    return {
-        "bytes": count,
-        "seconds": seconds,
-        "algorithm_bytes_per_s": count / seconds,
-        "bus_bytes_per_s": count / seconds * 2 * (size - 1) / size,
-        "right": bool((found == size * (size + 1) / 2).all()),
-    }
+    right = bool((found == size * (size + 1) / 2).all())
+    return all_reduced(count, size, statistics.median(times), right=right)

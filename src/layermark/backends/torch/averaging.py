@@ -12,11 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from layermark.backends._replica import all_reduced, message_sizes
 from layermark.backends.torch.network import Network
 from layermark.spec import Group
 
-_LADDER = tuple(4096 << (2 * step) for step in range(7))
-"""Sizes of messages, in bytes: 4 KiB to 16 MiB."""
 _ON_THEIR_WAY = 4
 """Buckets of gradients that are sent before the first must be back."""
 _REPEATS = 7
@@ -135,14 +134,9 @@ def communication(averages: Averages, group: Group, micro_batches: int) -> dict[
 
 
 def all_reduce_ceiling(peers: dist.ProcessGroup | None, most_bytes: int) -> list[dict[str, Any]]:
-    """Return how quickly messages of several sizes are added up over the ranks, up to the size that is needed.
-
-    Each rank sends 2 (n - 1) / n of a message at least, which is what the bandwidth of the bus counts. Sums are
-    checked: a ceiling of something else is none.
-    """
+    """Return how quickly messages of several sizes are added up over the ranks, up to the size that is needed."""
     size = dist.get_world_size(peers)
-    wanted = sorted({each for each in _LADDER if each < most_bytes} | {max(4096, most_bytes // 4 * 4)})
-    return [_reading(each, size, peers) for each in wanted]
+    return [_reading(each, size, peers) for each in message_sizes(most_bytes)]
 
 
 def _reading(count: int, size: int, peers: dist.ProcessGroup | None) -> dict[str, Any]:
@@ -155,13 +149,7 @@ def _reading(count: int, size: int, peers: dist.ProcessGroup | None) -> dict[str
     seconds = median_s(add_up, peers)
     message.copy_(own)
     add_up()
-    return {
-        "bytes": count,
-        "seconds": seconds,
-        "algorithm_bytes_per_s": count / seconds,
-        "bus_bytes_per_s": count / seconds * 2 * (size - 1) / size,
-        "right": bool((message == size * (size + 1) / 2).all()),
-    }
+    return all_reduced(count, size, seconds, right=bool((message == size * (size + 1) / 2).all()))
 
 
 def median_s(work: Callable[[], object], peers: dist.ProcessGroup | None) -> float:
