@@ -77,6 +77,16 @@ def test_the_documents_efficientnet(train_set):
     assert request.spec.params["pictures"] == "raw"
 
 
+def test_the_documents_efficientnet_as_its_heading_says(train_set):
+    request = document("S14 corrected", train_set)
+    changed = "--replicas 1 --gradient-accumulation-count 256"
+    named = read(f"--config mk2_efficientnet_b4_g1_16ipus --data-dir {train_set} {changed}")
+    assert (request.micro_batch, request.accumulation, request.global_batch) == (3, 256, 768)
+    assert request.pipeline_splits == named.pipeline_splits == ("block2b", "block4b", "block6c")
+    assert request.spec.params == named.spec.params and request.peak_rate == named.peak_rate == 2**-14 * 768
+    assert request.spec.params != document("S16", train_set).spec.params
+
+
 def test_options_of_ipus_are_named_once_and_recorded(train_set):
     request = document("S14", train_set)
     named = [note for note in request.notes if note.startswith("no effect on this device: ")]

@@ -1,5 +1,6 @@
 """The training commands of the documents as they are typed, and how the tests read one."""
 
+import functools
 import shlex
 from pathlib import Path
 
@@ -47,6 +48,16 @@ COMMANDS = {
     "S16": _EFFICIENTNET.format(2),
     "S17": _EFFICIENTNET.format(1),
 }
+_AS_HEADED = {
+    "--group-dim=16 --expand-ratio=4": "--group-dim=1 --expand-ratio=6",
+    "--batch-size=5": "--batch-size=3",
+    "block2c block4c block6a": "block2b block4b block6c",
+    "--gradient-accumulation-count=40": "--gradient-accumulation-count=256",
+}
+"""S14 is headed "Group Dim 1", but printed with the options of S16: what makes it what its heading says."""
+COMMANDS["S14 corrected"] = functools.reduce(
+    lambda text, pair: text.replace(*pair), _AS_HEADED.items(), COMMANDS["S14"]
+)
 PLACES = {
     "S11": Instance(count=4, index=1, local_replicas=1, shards=4),
     "S13": Instance(count=8, index=7, local_replicas=1, shards=2),
