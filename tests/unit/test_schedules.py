@@ -278,14 +278,6 @@ def test_a_budget_that_is_used_up_still_leaves_time_for_memory_and_environment()
     assert isinstance(found, Run) and found.memory == {"peak_rss_bytes": 100}
 
 
-def test_a_budget_that_is_used_up_still_leaves_time_for_memory_and_environment():
-    clock = Clock()
-    facts = lambda: HONEST["facts"] if shared.deadline.left() > 1 else DEAD  # noqa: E731
-    shared = resources({"measure": clock.wait(20, HONEST["measure"]), "facts": facts}, clock=clock, budget_s=9)
-    (found,) = settled(shared)
-    assert isinstance(found, Run) and found.memory == {"peak_rss_bytes": 100}
-
-
 def test_both_references_of_zeros_have_one_share_of_the_budget():
     clock = Clock()
     shared = resources(clock=clock, budget_s=40)
