@@ -6,8 +6,10 @@ that no network can have (the graph of every spec is built once).
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,7 +149,7 @@ def _check_names(kind: str, text: str, known: Iterable[str]) -> None:
 def _check_executions(text: str, backends: Sequence[str]) -> None:
     """Refuse a word that no runtime knows; one that is another runtime's gives a skip with that reason.
 
-    A backend that declares no words answers for itself when it prepares.
+    A backend that declares no words takes any: it refuses an unknown one when it prepares.
     """
     declared = {name: backend(name).executions for name in registry.modules("backends")}
     if all(declared[name] != Backend.executions for name in backends):
@@ -263,10 +265,19 @@ def load_suite(name_or_path: str) -> Suite:
     if name_or_path not in known and not path.suffix and not path.exists():
         raise unknown("suite", name_or_path, known)
     doc, lines = _read_yaml(path)
+    with _located(path.name):
+        head, entries = _suite_head(doc, path.stem)
+    found = [_suite_entry(entry, f"{path.name}:{line}") for entry, line in zip(entries, lines, strict=True)]
+    return dataclasses.replace(head, entries=tuple(found))
+
+
+@contextmanager
+def _located(where: str) -> Iterator[None]:
+    """Put the place in a file before what is wrong there."""
     try:
-        return _suite(doc, path, lines)
+        yield
     except UserError as error:
-        raise UserError(f"{error}" if str(error).startswith(path.name) else f"{path.name}: {error}") from None
+        raise UserError(f"{where}: {error}") from None
 
 
 def _narrowed(entry: SuiteEntry, workloads: Sequence[str]) -> SuiteEntry:
@@ -277,10 +288,8 @@ def _narrowed(entry: SuiteEntry, workloads: Sequence[str]) -> SuiteEntry:
 def _expanded(entry: SuiteEntry, overrides: Mapping[str, str]) -> Expansion:
     has = {each.name for name in entry.workloads for each in _options(workload(name))}
     own = {name: text for name, text in {**entry.values, **overrides}.items() if name in has}
-    try:
+    with _located(entry.where):
         found = expand(entry.workloads, own)
-    except UserError as error:
-        raise UserError(f"{entry.where}: {error}") from None
     typed = "execution" in overrides
     return found if typed else Expansion(specs=tuple(map(_own_execution, found.specs)), notes=found.notes)
 
@@ -317,7 +326,8 @@ def _entry_lines(root: Any) -> list[int]:
     return [entry.start_mark.line + 1 for each in lists for entry in each.value]
 
 
-def _suite(doc: Any, path: Path, lines: Sequence[int]) -> Suite:
+def _suite_head(doc: Any, stem: str) -> tuple[Suite, list[Any]]:
+    """Everything of a suite but its entries, and those as they were read."""
     keys = ("name", "description", "protocol", "columns", "measure")
     if not isinstance(doc, dict):
         raise UserError(f"expected a mapping with {', '.join(keys)}; received {_kind(doc)}")
@@ -327,13 +337,14 @@ def _suite(doc: Any, path: Path, lines: Sequence[int]) -> Suite:
     entries = doc.get("measure")
     if not isinstance(entries, list) or not entries:
         raise UserError(f"measure: expected a list of entries, received {_kind(entries)}")
-    return Suite(
-        name=str(doc.get("name", path.stem)),
+    head = Suite(
+        name=str(doc.get("name", stem)),
         description=" ".join(str(doc.get("description", "")).split()),
         protocol=_protocol(doc.get("protocol", {})),
-        entries=tuple(_suite_entry(entry, f"{path.name}:{line}") for entry, line in zip(entries, lines, strict=True)),
+        entries=(),
         columns=tuple(_text("columns", doc["columns"]).split(",")) if "columns" in doc else (),
     )
+    return head, entries
 
 
 def _protocol(doc: Any) -> dict[str, str]:
@@ -347,14 +358,12 @@ def _protocol(doc: Any) -> dict[str, str]:
 
 
 def _suite_entry(entry: Any, where: str) -> SuiteEntry:
-    try:
+    with _located(where):
         texts = _texts(entry, "an entry of measure")
         if "workloads" not in texts:
             raise UserError("expected the key workloads, such as workloads: [dense, conv]")
         workloads = tuple(part.strip() for part in texts.pop("workloads").split(","))
         check(workloads, texts)
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
     return SuiteEntry(workloads=workloads, values=texts, where=where)
 
 

@@ -104,6 +104,17 @@ def check_stages(schedule: str, stages: int) -> None:
         )
 
 
+def check_inference(schedule: str) -> None:
+    """Raise `UserError` unless the schedule can be used without a backward pass."""
+    each = SCHEDULES[schedule].stages_per_rank
+    if each > 1:
+        able = ", ".join(name for name, found in SCHEDULES.items() if found.stages_per_rank == 1)
+        raise UserError(
+            f"--pipeline-schedule {schedule}: its {each} stages in a process are for training; "
+            f"add --mode train, or use one of {able}"
+        )
+
+
 def check_micro_batches(schedule: str, stages: int, micro_batches: int, option: str = "--accumulation") -> None:
     """Raise `UserError` unless an update has enough micro-batches for the stages."""
     if micro_batches < stages:

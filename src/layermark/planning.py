@@ -34,4 +34,6 @@ def connected(spec: Spec) -> Spec:
     pipelines.check_stages(spec.pipeline_schedule, stages)
     if spec.mode == "train":
         pipelines.check_micro_batches(spec.pipeline_schedule, stages, spec.update.accumulation)
+    else:
+        pipelines.check_inference(spec.pipeline_schedule)
     return spec.replace(plan=dataclasses.replace(spec.plan, stages=stages))

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 
 Step = Callable[[], object]
 Timer = Callable[[int], float]
-"""Makes so many calls and answers how many seconds they took."""
+"""Makes so many calls and returns how many seconds they took."""
 Run = Callable[[int], object]
 """Runs so many batches, in one call or in several."""
 _SHORTEST_S = 1e-4

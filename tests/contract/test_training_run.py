@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -9,12 +10,16 @@ from layermark.backends.base import backend
 from layermark.data.making_cifar import SmallRecipe, make_small
 from layermark.errors import UserError
 from layermark.spec import Loading, Spec
+from layermark.training import checkpoint
+from layermark.training.mixing import Mixing
 from layermark.training.update import Update
 from layermark.worker.service import Service
 
 NETWORK = {"workload": "resnet8-cifar", "mode": "train", "batch_size": 4, "threads": 1, "ring": 3}
 RUNTIMES = [name for name in ("torch", "tensorflow", "jax") if backend(name).installed]
-EXECUTIONS = {"torch": "eager", "tensorflow": "graph", "jax": "auto"}
+EXECUTIONS = {"torch": "eager", "tensorflow": "function", "jax": "jit"}
+UPDATE = Update(optimiser="momentum", accumulation=2)
+"""What has a state that must come back, too."""
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +28,11 @@ def cifar(tmp_path_factory):
 
 
 def spec_of(runtime, folder=None, **more):
-    execution = EXECUTIONS[runtime] if EXECUTIONS[runtime] in backend(runtime).executions else "auto"
     loaded = {}
     if folder is not None:
         loading = Loading(data_dir=str(folder), split="train", augment=True, shuffle=True, loader_workers=0)
-        loaded = {"data": "real", "loading": loading}
-    return Spec(**{**NETWORK, "backend": runtime, "execution": execution, **loaded, **more})
+        loaded = {"data": "real", "loading": loading, "mixing": Mixing(mixup_alpha=0.2)}
+    return Spec(**{**NETWORK, "backend": runtime, "execution": EXECUTIONS[runtime], **loaded, **more})
 
 
 @pytest.fixture
@@ -47,18 +51,20 @@ def trained(service, calls, first=0):
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("data", ["made up", "loaded"])
 def test_a_restored_run_equals_one_that_was_never_interrupted(service, runtime, data, cifar, tmp_path):
-    service.prepare(spec_of(runtime, cifar if data == "loaded" else None).to_json())
-    service.begin_training(micro_batches=1)
+    service.prepare(spec_of(runtime, cifar if data == "loaded" else None, update=UPDATE).to_json())
+    service.begin_training(micro_batches=2)
     begun = service.digest()
     trained(service, 1)
     path = service.save(str(tmp_path), update=2, epoch=0.2)["path"]
     last = trained(service, 3, first=1)
     whole = service.digest()
     assert begun != whole and last["loss"] > 0
-    assert {"update": 2, "epoch": 0.2} == service.begin_training(micro_batches=1, marker=path)
+    assert {"update": 2, "epoch": 0.2} == service.begin_training(micro_batches=2, marker=path)
     trained(service, 3, first=1)
     assert whole == service.digest()
-    assert 2 == last["block"]["batches"] and 1 == len(last["block"]["samples_ns"])
+    assert 4 == last["block"]["batches"] and 1 == len(last["block"]["samples_ns"])
+    read = checkpoint.load(Path(path))
+    assert EXECUTIONS[runtime] == read.execution and any(each.any() for each in read.optimiser.values())
 
 
 def test_the_position_in_the_data_is_kept(service, cifar, tmp_path):

@@ -4,7 +4,9 @@ import sqlite3
 
 import pytest
 
-from layermark.spec import Spec
+from layermark import measure
+from layermark.errors import UserError
+from layermark.spec import Plan, Protocol, Spec
 
 DOCUMENT_FIELDS = {
     "schema", "session", "group", "rank", "status", "reason", "spec", "settings", "throughput", "sustained",
@@ -33,6 +35,14 @@ def test_documents_have_every_field_and_are_ok(layermark):
 def test_the_same_request_gives_the_same_rate(layermark):
     rates = [null(layermark, "dense", "--size", "64", "--json").documents[0]["throughput"]["value"] for _ in range(2)]
     assert rates[0] == pytest.approx(rates[1], rel=0.01)
+
+
+def test_a_plan_of_the_python_interface_is_carried_out_or_refused():
+    spec = Spec(workload="dense", backend="null", params={"size": 8}, threads=2, plan=Plan(replicas=2))
+    found = measure(spec, Protocol(time_box=0.1, block=0.02, precision_goal=0.5))
+    assert "ok" == found["status"] and 2 == found["spec"]["plan"]["replicas"] == len(found["ranks"])
+    with pytest.raises(UserError, match="plan micro_batches=2: not carried out here; expected micro_batches=1"):
+        measure(spec.replace(plan=Plan(micro_batches=2)))
 
 
 def test_comma_lists_are_axes(layermark):

@@ -131,6 +131,10 @@ def test_without_tags_lines_are_as_they_were_written(poprun):
     assert (0, "hello\nhello\n", "") == finished(poprun("echo", "hello"))
 
 
+def test_a_program_ends_quietly_when_its_reader_leaves(poprun):
+    assert (0, "y\ny\n", "") == finished(poprun("sh", "-c", "yes | head -1"))
+
+
 def test_only_one_instance_is_shown(poprun):
     assert (0, "1\n", "") == finished(poprun("--only-output-from-instance", "1", "sh", "-c", "echo $RANK"))
 
@@ -152,7 +156,8 @@ def test_the_topology_is_what_an_instance_saw(poprun):
     for line in stdout.splitlines():
         rank, cpus, threads = re.fullmatch(r"(\d) \[(.*)\] (\d+)", line).groups()
         seen = topology.as_list(map(int, cpus.split(", ")))
-        assert re.search(rf"instance {rank} on \S+: pid \d+, CPUs {seen}, {threads} thread", stderr)
+        where, limit = rf"{len(cpus.split())} CPUs? \({seen}\)", rf"thread limit {threads} \(OMP_NUM_THREADS\)"
+        assert re.search(rf"instance {rank} on \S+: pid \d+, {where}, {limit}, memory node", stderr)
 
 
 def test_more_instances_than_cpus_share_them_and_it_is_said(poprun):
@@ -283,7 +288,7 @@ def test_a_port_that_is_taken_meanwhile_is_one_line_of_instance_0(poprun, tmp_pa
     assert re.search(r"instance 0 says: cannot listen on MASTER_PORT \d+ .*; set MASTER_PORT to a free port", stderr)
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interruption_ends_all(poprun, tmp_path, ending):
     process = poprun(sys.executable, "instance.py", "end", "wait")
     until(lambda: list(tmp_path.glob("fell.*")))

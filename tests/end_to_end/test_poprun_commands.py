@@ -1,4 +1,4 @@
-"""The inference commands of the documents under `poprun`, as typed, from their folders: four instances on any host."""
+"""The commands of the documents under `poprun`, as typed, from their folders: four or eight instances on any host."""
 
 import os
 import re
@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from unit import train_commands
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 ENGINE = '--mpi-global-args="--allow-run-as-root --tag-output" --mpi-local-args="-x POPLAR_ENGINE_OPTIONS"'
@@ -33,8 +35,14 @@ COMMANDS = {
     " --batch-size {batchsize} --generated-data --repeat 10 --batch-norm --enable-half-partials --eight-bit-io",
 }
 ENDS = {"S6": (1, 80), "S7": (1, 48), "S8": (1, 10), "S9": (1, 16), "S21": (1, 80), "S22": (1, 16), "S23": (1, 32)}
+TRAINING = {
+    "S11": "poprun --numa-aware=yes --num-replicas=4 --num-instances=4 --ipus-per-replica 4 python train.py ",
+    "S13": "poprun --numa-aware 1 --num-replicas 8 --ipus-per-replica 2 --num-instances 8 python train.py ",
+    "S15": "poprun --numa-aware 1 --num-replicas 4 --ipus-per-replica 4 --num-instances 4 python3 train.py ",
+}
+COMMANDS |= {name: start + train_commands.COMMANDS[name] for name, start in TRAINING.items()}
 EVERY = [(name, batch, launcher) for name in ENDS for batch in ENDS[name] for launcher in ("mpirun", "builtin")]
-FOLDERS = {"run_benchmark.py": "pytorch_cnns", "validation.py": "tensorflow_cnns"}
+FOLDERS = {"run_benchmark.py": "pytorch_cnns", "validation.py": "tensorflow_cnns", "train.py": "tensorflow_cnns"}
 PREFETCH = "exchange.enablePrefetch (POPLAR_ENGINE_OPTIONS)"
 
 
@@ -42,7 +50,7 @@ PREFETCH = "exchange.enablePrefetch (POPLAR_ENGINE_OPTIONS)"
 def typed(tmp_path, layermark):
     """Type a command in a shell, in a copy of its folder, with `poprun` on the path."""
 
-    def run(name, batch, launcher, budget, **variables):
+    def run(name, batch, launcher, budget, longest_s=900, **variables):
         if launcher == "mpirun" and shutil.which("mpirun") is None:
             pytest.skip("mpirun is not on the path; apt-get install openmpi-bin")
         command = COMMANDS[name].format(batchsize=batch)
@@ -57,7 +65,7 @@ def typed(tmp_path, layermark):
         path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
         environment = {**layermark.environment, "PATH": path, "LAYERMARK_BUDGET": budget, **variables}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        done = subprocess.run(command, shell=True, cwd=tmp_path / folder, env=environment, timeout=900, **pipes)
+        done = subprocess.run(command, shell=True, cwd=tmp_path / folder, env=environment, timeout=longest_s, **pipes)
         assert 0 == done.returncode, done.stdout + done.stderr
         return done
 
@@ -96,3 +104,24 @@ def test_one_command_of_each_document_with_prefetch_forbidden(typed, name, launc
     done = typed(name, 1, launcher, "2m", **prefetch)
     check(name, done)
     assert (1 if name == "S6" else 4) == done.stdout.count(PREFETCH)  # once in every instance that prints
+
+
+@pytest.mark.skipif(not os.environ.get("LAYERMARK_TEST_LARGE"), reason="large: set LAYERMARK_TEST_LARGE=1")
+@pytest.mark.timeout(3600)
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("name", "instances", "launcher"), [("S11", 4, "builtin"), ("S13", 8, "mpirun"), ("S15", 4, "builtin")]
+)
+def test_the_documents_training_as_typed(typed, layermark, tmp_path, name, instances, launcher):
+    """A budget ends the calls, but not what is built before them."""
+    pytest.importorskip("torch")
+    made = layermark("data", "imagenet", tmp_path / "sets" / "imagenet-data", "--split", "train", "--count", 64)
+    assert 0 == made.status, made.stderr
+    done = typed(name, None, launcher, "10m", longest_s=3000, DATASETS_DIR=str(tmp_path / "sets"))
+    lines = done.stdout.splitlines()
+    steps = [line for line in lines if line.startswith("step:")]
+    assert len(steps) > 1 and all(instances == steps.count(line) for line in steps)  # every instance prints them
+    assert any("Summary (" in line for line in lines)
+    (document,) = layermark.kept()
+    assert instances == document["spec"]["plan"]["instances"] == document["communication"]["replicas"]
+    assert "ok" == document["status"] and document["communication"]["identical"]

@@ -37,13 +37,13 @@ STAGES = "--shards 2 --pipeline --pipeline-splits b2/0/relu --pipeline-schedule 
 
 @pytest.fixture
 def train(layermark, tmp_path):
-    """Start `train.py` as two instances of two stages each."""
+    """Start `train.py` as two instances, of a replica with two stages each unless told otherwise."""
 
     started = []
 
-    def start(words, **variables):
+    def start(words, replicas=2, stages=2, **variables):
         program = [sys.executable, str(TRAIN), *f"{words} --log-dir {tmp_path}".split()]
-        counts = ["--num-instances", "2", "--num-replicas", "2", "--ipus-per-replica", "2"]
+        counts = ["--num-instances", "2", "--num-replicas", str(replicas), "--ipus-per-replica", str(stages)]
         counts += ["--mpi-global-args=--allow-run-as-root --tag-output"]
         command = [sys.executable, "-m", "layermark", "launch", "--launcher", "builtin", *counts, *program]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -198,6 +198,22 @@ REPLICAS = "--model resnet --model-size 8 --dataset cifar-10 --generated-data --
 REPLICAS += (
     " --no-validation --optimiser momentum --batches-per-step 2 --log-freq 2 --ckpts-per-epoch 10000 --backend torch"
 )
+
+
+@pytest.mark.skipif(not FULL, reason="four ranks; LAYERMARK_TEST_FULL=1 runs it")
+def test_two_instances_of_two_replicas(train, layermark, tmp_path):
+    done = finished(train(f"{REPLICAS} --iterations 4", replicas=4, stages=1))
+    assert 0 == done.status, done.stdout[-2000:] + done.stderr
+    assert 2 == len(lines_of(done.stdout, 0)) == len(lines_of(done.stdout, 1))
+    (document,) = layermark.kept()
+    assert document["verified"]["ok"] and document["communication"]["identical"]
+    assert {"instances": 2, "replicas": 4, "stages": 1, "micro_batches": 1} == document["spec"]["plan"]
+    assert 4 == document["communication"]["replicas"]
+    (path,) = tmp_path.glob("*/arguments.json")
+    found = json.loads(path.read_text())
+    assert (2, 4, 2, 4) == tuple(
+        found[name] for name in ("replicas", "total_replicas", "instances", "global_batch_size")
+    )
 
 
 def distributed(layermark, folder, addresses, on=lambda index, command: command, words="--iterations 4"):

@@ -84,6 +84,10 @@ LARGE = [
     "tensorflow: python3 rnn.py {D} --use-zero-values",
     "tensorflow: python3 rnn.py {F} --train --use-generated-data",
 ]
+LARGE_IN_40_S = [
+    f"{folder}: LAYERMARK_BUDGET=40s python3 lstm.py {{D}} --use-zero-values --batches-per-step 100"
+    for folder in ("popart", "tensorflow")
+]
 
 
 class Shell:
@@ -164,3 +168,11 @@ def test_the_large_runs_of_the_seeds_own_tests(shell, typed):
     family, finished = shell(typed, more, patience=1200)
     check(family, finished, RUNTIMES[typed.split(":")[0]], steps_of(typed, 2))
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10 < 8 << 30
+
+
+@pytest.mark.skipif(not os.environ.get("LAYERMARK_TEST_LARGE"), reason="large: set LAYERMARK_TEST_LARGE=1")
+@pytest.mark.parametrize("typed", LARGE_IN_40_S)
+def test_a_large_run_with_a_short_budget_has_a_rate(shell, typed):
+    family, finished = shell(typed.format(**SIZES))
+    assert 0 == finished.status, finished.stdout + finished.stderr
+    assert LINES[family].search(finished.stdout), finished.stdout + finished.stderr

@@ -17,7 +17,7 @@ from layermark import registry, stats
 from layermark.axes import complete
 from layermark.backends.base import backend
 from layermark.errors import WorkerFailed
-from layermark.launch.process import Crew, finish_all
+from layermark.launch.process import Crew, await_all
 from layermark.seeds.scripts import SCRIPTS
 from layermark.session.deadline import Deadline
 from layermark.session.resources import Resources
@@ -34,6 +34,11 @@ SMALL = {
     "tensorflow/lstm_multi": ["--timesteps", "4", "--hidden-size", "8"],
     "tensorflow/dense": ["--size", "16", "--batches-per-step", "10"],
 }
+TRAINED = (
+    "--dataset cifar-10 --model-size 8 --generated-data --backend torch --execution eager --batch-size 2 --threads 1 "
+    "--epoch-size 16 --epochs 1 --warmup-epochs 0 --precision 32.32 --no-validation --no-logs --budget 5s"
+)
+"""A short training run."""
 
 
 @pytest.fixture
@@ -236,7 +241,7 @@ def test_the_first_rank_that_fails_ends_the_others():
             worker.begin("facts")
         os.kill(second.pid, signal.SIGKILL)
         with pytest.raises(WorkerFailed, match="SIGKILL"):
-            finish_all([first, second], 600.0)
+            await_all([first, second], 600.0)
         assert "SIGKILL" in subprocess_end(first)
     assert time.monotonic() - began < 60
 
@@ -249,10 +254,16 @@ def subprocess_end(worker):
 
 def test_deriving_a_document_again_gives_the_same(typed, layermark, monkeypatch):
     """Whatever the numbers need is stored, by every kind of session."""
-    typed("tensorflow/dense", "--backend", "null", "--size", "64", "--steps", "3")
-    layermark("run", "dense", "--backend", "null", "--size", "64", "--time-box", "1s", "--precision-goal", "0.5")
+    quick = ("--backend", "null", "--size", "64", "--time-box", "1s", "--precision-goal", "0.5")
+    done = [
+        typed("tensorflow/dense", "--backend", "null", "--size", "64", "--steps", "3"),
+        layermark("run", "dense", *quick),
+        layermark("run", "dense", *quick, "--replicas", "2"),
+    ]
+    if backend("torch").installed:
+        done.append(typed("tensorflow_cnns/train", *TRAINED.split()))
     before = layermark.kept()
-    assert 2 == len(before)
+    assert [("ok", "")] * len(done) == [(each["status"], each["reason"]) for each in before], done
     monkeypatch.setattr(stats, "DERIVED_VERSION", stats.DERIVED_VERSION + 1)
     assert before == layermark.kept()
 

@@ -121,7 +121,8 @@ def test_it_learns(typed, line, runtime):
 
 TINY = (
     f"{SMALL} --data-dir tiny --batch-size 4 --iterations 24 --log-freq 2 --ckpts-per-epoch 8 --no-validation "
-    "--abs-learning-rate 0.01 --backend torch --execution eager --seed 7"
+    "--abs-learning-rate 0.01 --optimiser momentum --gradient-accumulation-count 2 --mixup-alpha 0.2 "
+    "--backend torch --execution eager --seed 7"
 )
 
 
@@ -169,7 +170,7 @@ def test_a_run_that_is_killed_goes_on_as_if_nothing_had_happened(typed, line):
 
 
 def test_a_loss_that_is_no_number_is_one_line_and_leaves_the_checkpoints(typed, line):
-    done = typed("train", f"{TINY} --abs-learning-rate 1e30 --logs-path diverged --budget 5m")
+    done = typed("train", f"{TINY} --optimiser SGD --abs-learning-rate 1e30 --logs-path diverged --budget 5m")
     assert 1 == done.status
     said = r"^FAILED: (the loss is \S+|\S+ is not finite) after update \d+: training has diverged; ckpt-\d+ is intact"
     assert re.search(said, done.stdout, re.M), done.stdout

@@ -4,15 +4,18 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-FRAMEWORKS = ("torch", "tensorflow", "jax", "onnxruntime", "openvino", "ray")
+FRAMEWORKS = ("torch", "tensorflow", "jax", "onnx", "onnxruntime", "openvino", "ray")
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def imported(*argv: str) -> set[str]:
+def imported(*argv: str, program: Sequence[str] = ("-m", "layermark")) -> set[str]:
     """The top-level packages that a command imports."""
-    command = [sys.executable, "-X", "importtime", "-m", "layermark", *argv]
+    command = [sys.executable, "-X", "importtime", *program, *argv]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return {line.rsplit("|", 1)[1].strip().split(".")[0] for line in re.findall(r"^import time:.*", done.stderr, re.M)}
 
@@ -35,8 +38,22 @@ def test_the_parent_imports_no_framework(line: str) -> None:
     assert imported(*line.split()).isdisjoint(FRAMEWORKS)
 
 
-def test_a_whole_session_imports_no_framework_in_the_parent() -> None:
-    code = "import layermark.session, layermark.store, layermark.report.terminal, sys; print(*sys.modules)"
+@pytest.mark.parametrize("name", ["popart/lstm", "tensorflow_cnns/train"])
+def test_a_seed_script_imports_no_framework_in_the_parent(name: str) -> None:
+    found = imported("--help", program=[str(BENCHMARKS / f"{name}.py")])
+    assert "layermark" in found and found.isdisjoint(FRAMEWORKS)
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "layermark.session, layermark.store, layermark.report.terminal",
+        "layermark.seeds.run",
+        "layermark.seeds.cnns.train_run",
+    ],
+)
+def test_a_whole_session_imports_no_framework_in_the_parent(modules: str) -> None:
+    code = f"import {modules}, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {name.split(".")[0] for name in done.stdout.split()}.isdisjoint(FRAMEWORKS)
 

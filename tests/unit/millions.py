@@ -20,7 +20,7 @@ _DOUBLE = (
     "INSERT INTO finished SELECT session + {s}, comparison, attempt FROM finished",
     "INSERT INTO documents SELECT outcome + {o}, version, document FROM documents",
     "INSERT INTO summaries SELECT outcome + {o}, session + {s}, workload, backend, spec, status, throughput, low, "
-    "high, unit, efficiency FROM summaries",
+    "high, unit, efficiency, created FROM summaries",
     "UPDATE measurements SET session = session + {s}",
 )
 

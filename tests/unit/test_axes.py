@@ -226,6 +226,13 @@ def test_wrong_suites(tmp_path: Path, text: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_suite_whose_name_is_a_word_of_the_message_is_named_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "measure"
+    path.write_text("measure: []")
+    with pytest.raises(UserError, match=r"^measure: measure: expected a list of entries, received an empty list$"):
+        axes.load_suite(str(path))
+
+
 def test_a_combination_that_cannot_be_names_the_entry(tmp_path: Path) -> None:
     own = suite(tmp_path, "measure:\n\n- {workloads: grouped_conv, backend: 'null', group_dim: 3}")
     with pytest.raises(UserError, match=r"^own.yml:3: grouped_conv: groups that do not divide"):

@@ -81,7 +81,7 @@ def read(monkeypatch):
                 raise worker.answer
         return [worker.answer for worker in workers]
 
-    monkeypatch.setattr(ceilings, "finish_all", together)
+    monkeypatch.setattr(ceilings, "await_all", together)
 
     def reading(copies=1, **answers):
         spec = Spec(workload="dense", backend="onnxruntime")

@@ -220,9 +220,20 @@ def test_a_reader_that_leaves_is_not_an_error() -> None:
     assert done.stdout.splitlines()[1] in ("0", "141")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_interrupt(monkeypatch: pytest.MonkeyPatch, ask: Any, number: signal.Signals) -> None:
-    before = signal.getsignal(signal.SIGTERM)
+    handled = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(each) for each in handled]
     monkeypatch.setattr(cli, "overview", lambda: signal.raise_signal(number))
     assert ask("--help").status == 130
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert [signal.getsignal(each) for each in handled] == before
+
+
+def test_a_hangup_that_is_ignored_stays_ignored(monkeypatch: pytest.MonkeyPatch, ask: Any) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        monkeypatch.setattr(cli, "overview", lambda: signal.raise_signal(signal.SIGHUP) or "")
+        assert ask("--help").status == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -1,8 +1,11 @@
 """The commands on top of the store: history, export, import, replay, prune."""
 
+import argparse
+import contextlib
 import csv
 import io
 import json
+import sqlite3
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -153,6 +156,21 @@ def test_names_cannot_move_the_cursor(ask, url):
     assert "\x1b" not in ask("history").out
 
 
+EVIL = "\x1b[2Jold\x9b2J\nlstm: faster"
+
+
+def test_environments_cannot_move_the_cursor(ask, url):
+    environments = [{"cpu": "\x1b[2Jsome", "kernel": EVIL if number < 5 else "new"} for number in range(10)]
+    fill(url, *STEP, environments=environments)
+    assert ask("history").out.endswith("what else changed: kernel old2J lstm: faster -> new\n")
+
+
+def test_machines_cannot_move_the_cursor(ask, url):
+    fill(url, [a_run(), a_run(spec=a_spec(workload="gru"))], environments=[{"cpu": EVIL}])
+    out = ask("history").out
+    assert "\non ?[2Jold?2J?lstm: faster\n" in out and not {"\x1b", "\x9b"} & set(out)
+
+
 def test_everything_goes_out_and_comes_in_again(ask, url, tmp_path):
     fill(url, *STEP)
     assert 0 == ask("export", "--output", tmp_path / "all.jsonl").status
@@ -161,6 +179,47 @@ def test_everything_goes_out_and_comes_in_again(ask, url, tmp_path):
     assert expected == ask("import", tmp_path / "all.jsonl", "--store", other).out
     assert "imported 0 results, 0 new" in ask("import", tmp_path / "all.jsonl", "--store", other).out
     assert (tmp_path / "all.jsonl").read_text() == ask("export", "--store", other).out
+
+
+class Slow(io.BytesIO):
+    """A pipe beside which another process writes into the store."""
+
+    def __init__(self, content, url):
+        super().__init__(content)
+        self.url, self.reads = url, 0
+
+    def _beside(self):
+        with contextlib.closing(sqlite3.connect(self.url, timeout=0, isolation_level=None)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("ROLLBACK")
+        self.reads += 1
+
+    def read(self, *size):
+        self._beside()
+        return super().read(*size)
+
+    def __next__(self):
+        self._beside()
+        return super().__next__()
+
+
+def test_nobody_waits_for_a_slow_pipe(ask, url, monkeypatch):
+    fill(url, *STEP[:2])
+    pipe = Slow(ask("export").out.encode(), url)
+    monkeypatch.setattr("sys.stdin", argparse.Namespace(buffer=pipe))
+    done = ask("import", "-")
+    assert (0, "imported 0 results, 0 new sessions; 2 results were here already\n") == (done.status, done.out)
+    assert pipe.reads > 0
+
+
+def test_a_pipe_is_refused_with_its_line_and_as_a_whole(ask, url, tmp_path, monkeypatch):
+    fill(url, *STEP[:2])
+    lines = [*ask("export").out.splitlines(), "{"]
+    monkeypatch.setattr("sys.stdin", argparse.Namespace(buffer=io.BytesIO("\n".join(lines).encode())))
+    done = ask("import", "-", "--store", tmp_path / "new.db")
+    assert (2, 1) == (done.status, done.err.count("\n")) and "-:5: not JSON" in done.err
+    with open_store(str(tmp_path / "new.db")) as found:
+        assert [] == found.sessions()
 
 
 def test_csv_has_a_row_per_result(ask, url):
@@ -175,6 +234,14 @@ def test_csv_has_a_row_per_result(ask, url):
         first["verified"],
     )
     assert ('a "quoted", reason', "", "skipped") == (second["reason"], second["throughput"], second["status"])
+
+
+def test_csv_of_an_export_holds_no_formulas(ask, url):
+    evil = "=HYPERLINK(1)"
+    fill(url, [a_run(spec=a_spec(workload=evil)), Skipped(spec=a_spec(backend="+1+1"), reason="@SUM(A1)")])
+    first, second = csv.DictReader(io.StringIO(ask("export", "--format", "csv").out))
+    assert ("'=HYPERLINK(1)", "'+1+1", "'@SUM(A1)") == (first["workload"], second["backend"], second["reason"])
+    assert 400.0 == float(first["throughput"])
 
 
 def test_parquet_has_the_same_rows_with_types(ask, url, tmp_path):
@@ -239,6 +306,9 @@ def test_a_wrong_request_is_one_line_and_status_2(ask, line, message):
         (b"[" * 100_000, "x.jsonl:2: not JSON"),
         (b"\xff", "x.jsonl:2: not JSON"),
         (b'{"schema": 1, "status": "ok"}', "x.jsonl:2: not a record of `layermark export"),
+        (b'{"efficiency": NaN}', "x.jsonl:2: not JSON (NaN is not a finite number); nothing was imported"),
+        (b'{"efficiency": [-Infinity]}', "x.jsonl:2: not JSON (-Infinity is not a finite number)"),
+        (b'{"efficiency": 1e999}', "x.jsonl:2: not JSON (1e999 is not a finite number)"),
     ],
 )
 def test_a_malformed_file_is_refused_with_its_line(ask, url, tmp_path, text, message):
@@ -268,6 +338,32 @@ def test_what_is_older_goes(ask, url):
     assert "removed 0 sessions" == ask("prune", "--older-than", "101d").out.strip()
     assert ["s0", "removed 1 sessions"] == ask("prune", "--older-than", "12w", "--keep", 2).out.splitlines()
     assert ["s1", "removed 1 sessions"] == ask("prune", "--older-than", "90d").out.splitlines()
+
+
+def test_what_was_removed_is_removed_though_its_room_stays(ask, url):
+    fill(url, *STEP[:2])
+    with open_store(url) as found:
+        engine = type(found._engine)
+    with pytest.MonkeyPatch.context() as patch:
+        # What takes the file between the removal and the rewriting of it.
+        removed, taken = engine.compact, []
+
+        def compact(self):
+            other = sqlite3.connect(url, isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")
+            taken.append(other)
+            with self._sql.connect() as db:
+                db.connection.driver_connection.execute("PRAGMA busy_timeout = 0")
+            removed(self)
+
+        patch.setattr(engine, "compact", compact)
+        done = ask("prune", "--keep", 1)
+        taken[0].close()
+    assert (0, "s0\nremoved 1 sessions\n") == (done.status, done.out)
+    note = f"layermark: note: store {url}: its file keeps its size until another prune (database is locked)\n"
+    assert note == done.err
+    with open_store(url) as found:
+        assert ["s1"] == [record.id for record in found.sessions()]
 
 
 @pytest.fixture
@@ -308,6 +404,14 @@ def test_a_result_that_fails_now_is_not_reproduced(ask, url, measuring):
     measuring(Failed(spec=a_spec(), reason="crashed"))
     done = ask("replay", "s0", "--json")
     assert (1, False, "crashed") == (done.status, json.loads(done.out)["reproduced"], json.loads(done.out)["reason"])
+
+
+def test_what_a_replay_finds_cannot_move_the_cursor(ask, url, measuring):
+    fill(url, [a_run(10.0, 10.01, 9.99, 10.0)])
+    measuring(a_run(12.5, 12.51, 12.49, 12.5, environment={"cpu": EVIL}))
+    assert ask("replay", "s0").out.endswith("what else changed: cpu some -> old2J lstm: faster\n")
+    measuring(Failed(spec=a_spec(), reason=EVIL))
+    assert "not reproduced: lstm infer batch 4 on torch: old2J lstm: faster\n" == ask("replay", "s0").out
 
 
 def test_only_what_was_measured_can_be_replayed(ask, url):

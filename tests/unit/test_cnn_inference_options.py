@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from layermark.errors import UserError
+from layermark.seeds.cnns.batch_sizes import rungs
 from layermark.seeds.cnns.entry import _inference_folder
 from layermark.seeds.cnns.inference import inference_request
 from layermark.seeds.cnns.inference_options import SCRIPT
-from layermark.seeds.cnns.ladder import rungs
 from layermark.seeds.cnns.modes import MODES as DATA_MODES
 from layermark.seeds.cnns.modes import batches
 from layermark.seeds.configs import named_sets
-from layermark.seeds.engine import Engine
+from layermark.seeds.engine_options import EngineOptions
 from layermark.seeds.parsing import parse
 from layermark.workloads.base import task
 
@@ -22,7 +22,7 @@ from .samples import measured, other
 pytestmark = pytest.mark.usefixtures("cnn_folder", "plain_cpu")
 
 PYTORCH = Path(__file__).parents[2] / "benchmarks" / "pytorch_cnns" / "configs.yml"
-NOTHING = Engine()
+NOTHING = EngineOptions()
 
 
 def inference(*argv, engine=NOTHING):
@@ -132,8 +132,17 @@ def test_options_without_an_effect_are_named_and_equal_work_has_one_key(argv):
     assert any(note.startswith("no effect") and argv.split()[0] in note for note in found.notes)
 
 
+@pytest.mark.parametrize("argv", ["--norm-eps 0.1", "--full-precision-norm"])
+def test_options_of_norms_are_named_where_there_are_none(argv):
+    halves = ["--backend", "torch", "--precision", "half", "--emulate-half"]
+    without = ["--data", "generated", *halves, "--norm-type", "none"]
+    found = small(*without, *argv.split())
+    assert small(*without).spec.key == found.spec.key
+    assert any(note.startswith("no effect") and argv.split()[0] in note for note in found.notes)
+
+
 def test_the_environment_asks_for_a_profile_beside_all_calls(tmp_path):
-    found = small("--data", "synthetic", engine=Engine(report=True, folder=tmp_path))
+    found = small("--data", "synthetic", engine=EngineOptions(report=True, folder=tmp_path))
     assert (100, tmp_path, "resnet18") == (found.steps.steps, found.steps.profile.folder, found.steps.profile.name)
 
 
@@ -230,7 +239,7 @@ def test_without_pictures_get_images_is_named(tmp_path, monkeypatch):
 
 
 def test_the_environment_can_forbid_to_load_ahead():
-    engine = Engine(others={"exchange.enablePrefetch": "false"})
+    engine = EngineOptions(others={"exchange.enablePrefetch": "false"})
     found = small("--data", "real", engine=engine)
     assert 0 == found.spec.loading.loader_workers
     assert any("pictures are loaded between batches" in note for note in found.notes)
@@ -239,7 +248,7 @@ def test_the_environment_can_forbid_to_load_ahead():
 
 @pytest.mark.parametrize("data", ["generated", "synthetic"])
 def test_data_that_nobody_loads_has_nothing_to_load_ahead(data):
-    found = small("--data", data, engine=Engine(others={"exchange.enablePrefetch": "false"}))
+    found = small("--data", data, engine=EngineOptions(others={"exchange.enablePrefetch": "false"}))
     named = [note for note in found.notes if "exchange.enablePrefetch" in note]
     assert ["no effect on this device: exchange.enablePrefetch (POPLAR_ENGINE_OPTIONS)"] == named
     assert small("--data", data).spec == found.spec
@@ -349,7 +358,7 @@ def test_several_batch_sizes_keep_files_of_their_own(tmp_path):
     typed = parse(
         SCRIPT, "run_benchmark.py", ["--batch-size", "1,4", "--backend", "null", "--data", "generated"], PYTORCH
     )
-    engine = Engine(report=True, folder=tmp_path)
+    engine = EngineOptions(report=True, folder=tmp_path)
     every = [inference_request(each, engine, tmp_path, several=True) for each in rungs(typed)]
     assert ["resnet18_bs1", "resnet18_bs4"] == [each.steps.profile.name for each in every]
     alone = inference("--data", "generated", engine=engine)

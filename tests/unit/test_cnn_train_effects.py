@@ -10,10 +10,11 @@ from layermark.devices import cpu
 from layermark.seeds.cnns import train_names, train_recipe
 from layermark.seeds.cnns.train_opening import labels, variable_lines
 from layermark.seeds.cnns.train_options import SCHEDULES, train_script
+from layermark.seeds.cnns.train_parsing import parse
 from layermark.workloads.base import task
 
 from .samples import other
-from .train_commands import LOADED, MADE_UP, MODELS, SMALL, TINY, read
+from .train_commands import LOADED, MADE_UP, MODELS, SCRIPT, SMALL, TINY, read
 
 FACTS = {"values": {}, "recorded": {}, "notes": ()}
 NEEDS = {
@@ -168,10 +169,26 @@ def test_no_more_processes_load_than_there_are_cpus(monkeypatch, train_set, word
     assert " Pipeline Num Parallel: 32" in labels(request, None, "here", datetime(2026, 1, 1))
 
 
+@pytest.mark.parametrize(
+    ("words", "runs", "said"),
+    [
+        ("", "auto", []),
+        ("--seed 3", "eager", ["--seed: no trial of executions, which may end differently in every run; eager runs"]),
+        ("--seed 3 --execution compile", "compile", []),
+        ("--seed 3 --xla-recompute", "recompute", []),
+    ],
+)
+def test_a_run_that_must_be_equal_to_another_tries_no_executions(words, runs, said):
+    request = parse(f"{TINY} --backend torch {words}".split(), SCRIPT)
+    assert runs == request.spec.execution
+    assert said == [note for note in request.notes if "trial" in note]
+
+
 NAMED_IDLE = (
     *("--enable-half-partials", "--momentum 0.5", "--rmsprop-epsilon 0.5", "--lars-eeta 0.5", "--lars-epsilon 0.5"),
     *("--lars-skip-list conv", "--lars-weight-decay 0.5", "--groups 8", "--cutmix-version 2"),
     *("--pipeline-schedule Grouped", "--max-cross-replica-buffer-size 5", "--hostside-image-mixing"),
+    *("--normalise-input", "--hostside-norm"),
 )
 
 
@@ -182,6 +199,24 @@ def test_an_option_that_is_named_without_effect_leaves_the_key_alone(monkeypatch
     assert any(each.startswith("no effect on this device") and words.split()[0] in each for each in request.notes)
     assert train_recipe.spec_of(read(TINY)).key == train_recipe.spec_of(request).key
     assert words.split()[0][2:].replace("-", "_") in request.recorded
+
+
+PROXY = "--model efficientnet --model-size 0 --synthetic-data --dataset imagenet"
+POLYNOMIAL, LARS = f"{TINY} --lr-schedule polynomial_decay_lr", f"{TINY} --optimiser LARS --base-learning-rate -8"
+
+
+@pytest.mark.parametrize(
+    ("acts", "idles", "words"),
+    [
+        (f"{PROXY} --proxy-norm", PROXY, "--proxy-epsilon 0.5"),
+        (POLYNOMIAL, f"{POLYNOMIAL} --abs-end-learning-rate 0.5", "--poly-lr-end-ratio 0.5"),
+        (LARS, f"{LARS} --lars-weight-decay 0.5", "--weight-decay 0.25"),
+    ],
+)
+def test_an_option_that_another_one_decides_about_is_named_only_where_it_is_idle(acts, idles, words):
+    named = [any(words.split()[0] in note for note in read(f"{base} {words}").notes) for base in (acts, idles)]
+    assert [False, True] == named
+    assert train_recipe.spec_of(read(idles)).key == train_recipe.spec_of(read(f"{idles} {words}")).key
 
 
 def test_options_of_a_rule_act_with_that_rule():

@@ -13,7 +13,6 @@ from layermark.seeds.cnns.train_lines import (
     VALIDATION,
     Progress,
     Validated,
-    documents_mean,
     restoring_line,
     saved_line,
     summary,
@@ -90,10 +89,6 @@ def test_the_summary_drops_the_first_line_and_shows_the_median():
     ]
     assert summary([4.0])[1] == "Median throughput of 1 line: 4.00 img/sec."
     assert summary([]) == []
-
-
-def test_instances_are_averaged_and_never_added_up():
-    assert documents_mean([[1.0, 10.0, 20.0], [2.0, 30.0, 40.0]]) == 25.0
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ def test_calls_without_a_pipeline_count_as_many_steps_as_batches_are_accumulated
 
 
 def test_a_run_goes_on_where_it_was():
-    meter = a_meter(done=20)
+    meter = a_meter(done=20, step=5, total_s=50.0)
     meter.add(a_call(1.0))
-    assert (meter.iteration, meter.progress().epoch) == (24, 2.4)
+    line = meter.progress()
+    assert (meter.iteration, line.epoch, line.step, line.total_s) == (24, 2.4, 6, 51.0)

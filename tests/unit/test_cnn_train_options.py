@@ -8,7 +8,7 @@ from layermark.devices import cpu
 from layermark.errors import UserError
 from layermark.seeds.cnns.train_opening import arguments
 from layermark.seeds.configs import named_sets
-from layermark.seeds.engine import Engine
+from layermark.seeds.engine_options import EngineOptions
 
 from .train_commands import MODELS, SCRIPT, SMALL, TINY, document, read
 
@@ -98,7 +98,7 @@ def test_options_of_ipus_are_named_once_and_recorded(train_set):
 
 
 def test_engine_options_are_named(train_set):
-    request = document("S14", train_set, engine=Engine(others={"target.syncReplicas": "x"}))
+    request = document("S14", train_set, engine=EngineOptions(others={"target.syncReplicas": "x"}))
     assert "target.syncReplicas (POPLAR_ENGINE_OPTIONS)" in request.notes[-1]
 
 

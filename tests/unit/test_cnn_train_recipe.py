@@ -1,16 +1,19 @@
 """From a request of `train.py` to the records of a run; averages, candidates for validation, tables."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from layermark import safetensors
+from layermark.devices import cpu
 from layermark.errors import UserError
 from layermark.launch.ranks import JobPlace
+from layermark.launch.rendezvous import PeerLost
 from layermark.seeds.cnns import averages, train_recipe
 from layermark.seeds.cnns.logs import Log
-from layermark.seeds.cnns.train_run import instance_of
+from layermark.seeds.cnns.train_run import instance_of, place_of
 from layermark.seeds.cnns.train_validation import (
     AfterTraining,
     averages_of,
@@ -29,7 +32,7 @@ from layermark.worker.picture_task import fed_task
 from layermark.workloads.base import task
 
 from .crew import DEAD, resources
-from .train_commands import SMALL, TINY, document, read
+from .train_commands import SCRIPT, SMALL, TINY, document, read
 
 
 def plan_of(request, folder=None):
@@ -120,6 +123,23 @@ def test_a_part_of_a_set_is_an_epoch_and_all_that_is_fed(train_set):
     assert 100 == validation_spec(spec).loading.data_percentage
 
 
+@pytest.mark.parametrize(
+    ("ran", "asked", "runs"),
+    [
+        ("compile", "auto", "compile"),
+        ("compile", "eager", "eager"),
+        ("xla", "auto", "auto"),
+        ("", "auto", "auto"),
+    ],
+)
+def test_a_run_goes_on_as_its_checkpoint_was_made(tmp_path, ran, asked, runs):
+    """Without a trial, which might choose another execution than that of the first part; one that is typed wins."""
+    spec = read(TINY).spec.replace(backend="torch", execution=asked)
+    path = checkpoint.save(tmp_path, Checkpoint(update=2, epoch=0.5, weights={}, execution=ran))
+    assert runs == train_recipe.going_on(spec, path).execution
+    assert asked == train_recipe.going_on(spec, None).execution
+
+
 def test_statistics_of_a_pipeline_move_once_an_update(train_set):
     assert "update" == train_recipe.update_of(document("S10", train_set)).statistics_per
     assert "micro-batch" == train_recipe.update_of(document("S12", train_set)).statistics_per  # has group norms
@@ -131,6 +151,43 @@ def test_the_place_of_a_launcher():
     place = JobPlace(**given, local_replicas=3, total_replicas=6, devices_per_replica=4, launcher="poprun")
     found = instance_of(place)
     assert (2, 1, 3, 4) == (found.count, found.index, found.local_replicas, found.shards)
+
+
+TWO_HOSTS = '{"cluster": {"worker": ["a:1", "a:2", "b:3"]}, "task": {"type": "worker", "index": 1}}'
+
+
+@pytest.mark.parametrize(
+    ("words", "saved", "launched", "launcher"),
+    [
+        ("--distributed", False, False, "TF_CONFIG"),
+        ("--distrib --restore-path {}", False, False, "TF_CONFIG"),
+        ("--restore-path {}", True, False, "TF_CONFIG"),
+        ("--restore-path {}", True, True, "mpirun"),
+        ("--restore-path {} --distr", True, True, "TF_CONFIG"),
+        ("", False, True, "mpirun"),
+        ("", False, False, None),
+    ],
+)
+def test_who_says_where_an_instance_stands(monkeypatch, tmp_path, words, saved, launched, launcher):
+    (tmp_path / "arguments.json").write_text(json.dumps({"distributed": saved}))
+    monkeypatch.setenv("TF_CONFIG", TWO_HOSTS)
+    if launched:
+        for name, value in {"RANK": "0", "SIZE": "2"}.items():
+            monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
+    found = place_of(SCRIPT, words.format(tmp_path).split())
+    assert launcher == (found and found.launcher)
+
+
+def test_instances_of_tf_config_share_the_threads_of_their_host(monkeypatch):
+    monkeypatch.setattr(cpu, "host_cpus", lambda: 8)
+    monkeypatch.setattr(cpu, "thread_budget", lambda: 8)
+    monkeypatch.setenv("TF_CONFIG", TWO_HOSTS)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    instance = instance_of(place_of(SCRIPT, ["--distributed"]))
+    assert (3, 1, 2, None) == (instance.count, instance.index, instance.on_host, instance.local_replicas)
+    assert 4 == read(TINY, instance=instance).spec.threads
+    notes = read(f"{TINY} --threads 5", instance=instance).notes
+    assert "2 instances of 5 threads each share the 8 CPUs of this host" in notes
 
 
 def test_validation_infers_with_the_pictures_for_it(train_set):
@@ -160,8 +217,15 @@ def test_averages_after_training(ran):
     assert 3.0 == safetensors.read(mean.path)["fc/bias"][0]
     assert 4.5 == safetensors.read(exponential.path)["fc/bias"][0]
     assert ["ckpt-0", "ckpt-2", "ckpt-6", mean.name, exponential.name] == [
-        each.name for each in candidates(ran / "ckpt", [mean, exponential], ["ckpt-4"])
+        each.name for each in candidates(ran / "ckpt", [mean, exponential], [("ckpt-4", 4)])
     ]
+
+
+def test_an_average_is_validated_again_where_the_run_has_gone_on(ran):
+    (average,) = (each() for each in averages_of(read(f"{TINY} --weight-avg-exp 0.5"), ran / "ckpt"))
+    saved = [(f"ckpt-{update}", update) for update in (0, 2, 4, 6)]
+    assert [average] == candidates(ran / "ckpt", [average], [*saved, (average.name, 4)])
+    assert [] == candidates(ran / "ckpt", [average], [*saved, (average.name, 6)])
 
 
 class Notes:
@@ -208,9 +272,16 @@ def test_a_worker_that_dies_while_it_validates_says_why(ran):
         list(validate(read(TINY), candidates(ran / "ckpt", []), resources({"validate": DEAD}), Deadline(None)))
 
 
-def test_a_validation_that_fails_leaves_the_averages(ran, monkeypatch):
+def test_a_worker_that_dies_while_its_budget_is_shared_says_why(ran):
+    """The first batch is tried to see how many there is time for; there is nobody to ask for the rest."""
+    with pytest.raises(UserError, match="killed by signal SIGKILL"):
+        list(validate(read(TINY), candidates(ran / "ckpt", []), resources({"validate": DEAD}), Deadline(60.0)))
+
+
+@pytest.mark.parametrize("error", [UserError, PeerLost])
+def test_a_validation_that_fails_leaves_the_averages(ran, monkeypatch, error):
     def broken(*_):
-        raise UserError("no validation pictures")
+        raise error("no validation pictures")
 
     after, heard = after_training(ran, monkeypatch, "--weight-avg-exp 0.5", broken)
     assert after.failed and (ran / "ckpt" / "weight_avg_exp_0.5.safetensors").is_file()
@@ -255,11 +326,12 @@ def test_rows_of_updates_that_come_again_are_taken_out(tmp_path):
     log = Log(tmp_path)
     for update in (2, 4, 6):
         log.row("training.csv", {"iteration": update, "loss": 1.5})
-    log.keep_rows("training.csv", "iteration", 4)
+    assert [{"iteration": "2", "loss": "1.5"}, {"iteration": "4", "loss": "1.5"}] == log.keep_rows(
+        "training.csv", "iteration", 4
+    )
     log.row("training.csv", {"iteration": 6, "loss": 2.5})
     assert ["iteration,loss", "2,1.5", "4,1.5", "6,2.5"] == (tmp_path / "training.csv").read_text().splitlines()
-    log.keep_rows("other.csv", "iteration", 4)
-    Log(None).keep_rows("training.csv", "iteration", 4)
+    assert [] == log.keep_rows("other.csv", "iteration", 4) == Log(None).keep_rows("training.csv", "iteration", 4)
 
 
 def test_a_kill_while_files_are_rewritten_loses_nothing(tmp_path, monkeypatch):
@@ -306,8 +378,8 @@ def test_a_full_disk_is_one_line(tmp_path):
 
 def test_what_was_validated_before(tmp_path):
     assert [] == validated_before(None) == validated_before(tmp_path)
-    Log(tmp_path).row("validation.csv", {"name": "ckpt-2", "val_acc": 3.0})
-    assert ["ckpt-2"] == validated_before(tmp_path)
+    Log(tmp_path).row("validation.csv", {"name": "ckpt-2", "iteration": 2, "val_acc": 3.0})
+    assert [("ckpt-2", 2)] == validated_before(tmp_path)
 
 
 def test_a_first_checkpoint_gives_the_weights(ran):

@@ -8,9 +8,9 @@ from layermark.errors import UserError
 from layermark.seeds.cnns.entry import model_of
 from layermark.seeds.cnns.folders import run_name
 from layermark.seeds.cnns.tensorflow_options import TRAIN_ONLY_KEYS, validation_script
-from layermark.seeds.cnns.validation import requests
+from layermark.seeds.cnns.validation import epoch_of, requests
 from layermark.seeds.configs import named_sets
-from layermark.seeds.engine import Engine
+from layermark.seeds.engine_options import EngineOptions
 from layermark.seeds.parsing import parse
 
 from .samples import measured, other
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("cnn_folder", "plain_cpu")
 
 TENSORFLOW = Path(__file__).parents[2] / "benchmarks" / "tensorflow_cnns" / "configs.yml"
 MODELS = ("resnet", "resnext", "efficientnet", "squeezenet")
-NOTHING = Engine()
+NOTHING = EngineOptions()
 
 
 def validated(*argv, engine=NOTHING):
@@ -111,6 +111,20 @@ def test_groups_of_a_network_with_batch_norms_are_named_and_change_nothing():
     assert validation(*needs[:-1], "--group-norm", "--groups", "8").spec.params["norm_num_groups"] == 8
 
 
+@pytest.mark.parametrize(
+    ("needs", "words"),
+    [
+        (TINY, "--normalise-input"),
+        (TINY, "--hostside-norm"),
+        (f"{MADE_UP} --model efficientnet", "--proxy-epsilon 0.5"),
+    ],
+)
+def test_what_the_network_or_the_set_has_decided_is_named_and_changes_nothing(needs, words):
+    before, after = validation(*needs.split()), validation(*needs.split(), *words.split())
+    assert before.spec.key == after.spec.key
+    assert any(note.startswith("no effect") and words.split()[0] in note for note in after.notes)
+
+
 IDLE = [
     (model, option)
     for model in MODELS
@@ -194,6 +208,33 @@ def test_a_validation_is_cut_as_the_seeds_cut_it(batch, replicas, expected):
 
 def test_a_total_batch_is_shared_by_the_replicas():
     assert 3 == validation(*MADE_UP.split(), "--total-batch-size", "6", "--replicas", "2").spec.batch_size
+
+
+POPRUN = {
+    "POPDIST_INSTANCE_INDEX": "0",
+    "POPDIST_NUM_INSTANCES": "4",
+    "POPDIST_LOCAL_INSTANCE_INDEX": "0",
+    "POPDIST_NUM_LOCAL_REPLICAS": "1",
+    "POPDIST_NUM_TOTAL_REPLICAS": "4",
+    "MASTER_PORT": "1",
+}
+
+
+def test_a_total_batch_is_shared_by_the_replicas_of_the_job(monkeypatch):
+    for name, value in POPRUN.items():
+        monkeypatch.setenv(name, value)
+    found = validation(*MADE_UP.split(), "--total-batch-size", "320").spec
+    assert (80, 4) == (found.batch_size, found.plan.replicas)
+    with pytest.raises(UserError, match="--total-batch-size 9: expected a multiple of the job's 4 replicas"):
+        validation(*MADE_UP.split(), "--total-batch-size", "9")
+
+
+def test_the_epoch_counts_the_replicas_of_the_job(monkeypatch):
+    values = {"batch_size": 10, "gradient_accumulation_count": 5, "replicas": 1, "dataset": "cifar-10"}
+    assert 1.0 == epoch_of(Path("ckpt-1000"), values)
+    for name, value in POPRUN.items():
+        monkeypatch.setenv(name, value)
+    assert 4.0 == epoch_of(Path("ckpt-1000"), values)
 
 
 def test_real_pictures_are_validated_once_each_and_scored():

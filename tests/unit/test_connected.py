@@ -8,15 +8,16 @@ import pytest
 from layermark import pipelines
 from layermark.axes import complete
 from layermark.devices import cpu
-from layermark.errors import UserError
+from layermark.errors import Unsupported, UserError, WorkerFailed
 from layermark.launch.ranks import from_tf_config
 from layermark.planning import connected
 from layermark.replicas import turns
-from layermark.session import ranks
+from layermark.session import balance, ranks, run_session
 from layermark.session.memory import most_micro_batches, needed_bytes
 from layermark.session.ranks import rank_specs, refusal
-from layermark.spec import Plan, Spec
+from layermark.spec import Plan, Protocol, Spec
 from layermark.stats.pipeline import Work, predicted_bubble
+from layermark.store import open_store
 from layermark.training.update import Update
 from layermark.workloads.base import kept_bytes, task
 
@@ -41,6 +42,7 @@ def test_splits_make_stages_and_replicas_in_training_share_updates():
         ({"pipeline_splits": "a", "plan": Plan(stages=3)}, "1 splits make 2 stages"),
         ({"pipeline_splits": "a,b", "mode": "train", "update": Update(accumulation=2)}, "set --accumulation 3 or more"),
         ({"pipeline_splits": "a", "pipeline_schedule": "ZBVZeroBubble"}, "cut the network into 4, 6, ... stages"),
+        ({"pipeline_splits": "a,b,c", "pipeline_schedule": "LoopedBFS"}, "add --mode train, or use one of Interleaved"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(changes, said):
@@ -53,6 +55,27 @@ def test_stages_are_as_equal_as_can_be():
     assert ("c", "d") == pipelines.balanced(pieces, 3)
     with pytest.raises(UserError, match="can be cut into 5 at most"):
         pipelines.balanced(pieces, 6)
+
+
+@pytest.mark.parametrize(
+    ("raised", "status"),
+    [(Unsupported("torch is not installed"), "skipped"), (WorkerFailed("killed by signal SIGKILL"), "failed")],
+)
+def test_stages_that_cannot_be_timed_end_that_measurement_alone(monkeypatch, raised, status):
+    asked = []
+
+    def untimed(spec, *_):
+        asked.append(spec)
+        raise raised
+
+    monkeypatch.setattr(balance, "_balanced", untimed)
+    auto = complete(SPEC.replace(pipeline_splits="auto", plan=Plan(stages=2)))
+    plain = complete(Spec(workload="dense", backend="null", batch_size=2, threads=1, params={"size": 8}))
+    with open_store(":memory:") as store:
+        documents = run_session([auto, plain], Protocol(block=0.02), store=store)
+        assert [(status, str(raised)), ("ok", "")] == [(each["status"], each["reason"]) for each in documents]
+        record = store.session("latest")
+        assert documents == run_session([], Protocol(), store=store, resume=record) and [auto] == asked
 
 
 def test_replicas_take_batches_in_turn():
@@ -135,6 +158,7 @@ def test_an_update_has_as_many_micro_batches_as_free_memory_has_room_for(monkeyp
     spec = two_stages("Grouped")
     monkeypatch.setattr(cpu, "free_memory", lambda: needed_bytes(spec, 7) - needed_bytes(spec, 2))
     assert [7, 5, 2] == [most_micro_batches(spec, 2, most) for most in (64, 5, 2)]
+    assert 7 < most_micro_batches(spec, 2, 64, host_share=0.5), "the other half of the ranks is on another host"
     monkeypatch.setattr(cpu, "free_memory", lambda: 0)
     assert 2 == most_micro_batches(spec, 2, 64), "those that the ranks were built for have room"
 

@@ -26,8 +26,12 @@ def test_no_quota_is_none(monkeypatch):
 
 def test_memory_left_in_the_cgroup_counts(monkeypatch):
     texts = {"/proc/meminfo": "MemAvailable: 1000 kB\n", "memory.max": "300000", "memory.current": "100000"}
-    monkeypatch.setattr(cpu, "_read", lambda path: next(t for name, t in texts.items() if path.endswith(name)))
+    monkeypatch.setattr(cpu, "_read", lambda path: next((t for name, t in texts.items() if path.endswith(name)), ""))
     assert 200000 == cpu.free_memory()
+    texts["memory.stat"] = "anon 20000\ninactive_file 60000\nactive_file 20000\n"
+    assert 260000 == cpu.free_memory()
+    texts["memory.stat"] = "inactive_file 160000\n"  # read a moment later
+    assert 300000 == cpu.free_memory()
 
 
 def test_a_working_thread_gains_time_and_an_idle_one_does_not():

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from layermark import __version__, cli, environment, stats
-from layermark.errors import UserError
+from layermark.errors import Unsupported, UserError, WorkerFailed
 from layermark.launch.machines import Answer, Machine, Machines
 from layermark.launch.ray import own_lines_only
 from layermark.outcome import Failed, to_json
-from layermark.session import Interrupted, Listener
+from layermark.session import Interrupted, Listener, fleet_worker
 from layermark.session.fleet import FleetRequest, run_fleet
-from layermark.session.on_machine import describe_machine, measure_here, refusal
-from layermark.spec import Protocol
+from layermark.session.fleet_worker import describe_machine, measure_here, unusable_because
+from layermark.spec import Plan, Protocol
 from layermark.stats.fleet import LEAST_COMMON, fleet_health, judge_rates, status
 from layermark.store import open_store
 
@@ -224,9 +224,34 @@ def test_what_a_machine_says_of_itself(monkeypatch):
     monkeypatch.setenv(environment.NODE, "left")
     facts = json.loads(describe_machine("{}"))
     assert "left" == facts["environment"]["node"]
-    assert ("", []) == refusal(facts, 1)
-    _, (few, nice) = refusal(facts | {"nice": 19}, 1000)
+    assert ("", []) == unusable_because(facts, 1)
+    _, (few, nice) = unusable_because(facts | {"nice": 19}, 1000)
     assert "1000 threads are asked for" in few and "nice 19" in nice
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "code", "reason"),
+    [
+        (ZeroDivisionError("planted\nin two lines"), "Failed", "error", "ZeroDivisionError: planted in two lines"),
+        (WorkerFailed("killed by signal SIGKILL", code="died"), "Failed", "died", "killed by signal SIGKILL"),
+        (Unsupported("no such device", code="device"), "Skipped", "device", "no such device"),
+        (UserError("no weights"), "Failed", "wrong_request", "no weights"),
+    ],
+)
+def test_whatever_a_group_runs_into_is_answered_by_a_machine_that_goes_on(monkeypatch, raised, kind, code, reason):
+    def run_session(*_, **more):
+        raise raised
+
+    monkeypatch.setattr(fleet_worker, "run_session", run_session)
+    work = {"specs": [SPECS[0].to_json(), SPECS[1].to_json()], "protocol": Protocol().to_json(), "budget_s": None}
+    told = json.loads(measure_here(json.dumps(work)))["outcomes"]
+    assert [(kind, code, reason)] * 2 == [(each["kind"], each["code"], each["reason"]) for each in told]
+
+
+def test_stages_that_each_machine_would_cut_in_its_own_way_are_refused():
+    auto = SPECS[0].replace(pipeline_splits="auto", plan=Plan(stages=2))
+    with open_store(":memory:") as store, pytest.raises(UserError, match="name the stages: --pipeline-splits"):
+        FleetRequest(specs=[*SPECS, auto], protocol=Protocol(), store=store)
 
 
 def fleet(rng, machines, measurements, noise=0.01, loss=None, **changes):

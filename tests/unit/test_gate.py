@@ -1,15 +1,20 @@
 """May a change go in? Planted losses are found, equal sides pass, and a restless machine is told apart from both."""
 
+import functools
 import json
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from layermark import cli, stats
-from layermark.errors import UserError
+from layermark import cli, session, stats
+from layermark.cli.gate import GateRequest, _judged
+from layermark.errors import Unsupported, UserError
+from layermark.launch import checkout as checkout_module
 from layermark.launch.checkout import checkout, code_of, project
 from layermark.outcome import Failed
+from layermark.session import deadline
 from layermark.session.checkouts import with_needs
 from layermark.spec import Protocol
 from layermark.stats.gate import (
@@ -376,14 +381,68 @@ def test_outputs_for_ci(ask, tmp_path):
 
 def test_names_do_not_run_in_the_outputs(ask, tmp_path):
     name = "<script>alert(1)</script>|x\x1b[2J"
-    spec = a_spec(workload=name)
+    spec, evil = a_spec(workload=name), "[x](http://y) **`<b>`** #1|\x1b[2J\n# no slower"
     for each in ("a", "b"):
-        (tmp_path / f"{each}.jsonl").write_text(json.dumps(document(spec=spec)) + "\n")
-    assert 0 == ask("gate a.jsonl b.jsonl --junit gate.xml --markdown gate.md")[0]
+        found = {**document(spec=spec), "environment": {"cpu": f"{evil} {each}"}}
+        (tmp_path / f"{each}.jsonl").write_text(json.dumps(found) + "\n")
+    done, captured = ask("gate a.jsonl b.jsonl --junit gate.xml --markdown gate.md")
+    assert (0, 3) == (done, captured.out.count("\n")) and "\x1b" not in captured.out
     text = (tmp_path / "gate.md").read_text()
-    assert "<script" not in text and "\\|x?" in text
+    assert "\\<script\\>" in text and "\\|x?" in text and "\x1b" not in text
+    told = r"\[x\](http://y) \*\*\`\<b\>\`\*\* \#1\| \# no slower"
+    assert f"| cpu {told} a -\\> {told} b |\n" in text
     case = ElementTree.parse(tmp_path / "gate.xml").getroot().find("testcase")
     assert case.attrib["name"].startswith("<script>alert(1)</script>|x?[2J")
+
+
+def test_reasons_do_not_run_in_the_outputs(ask, tmp_path):
+    reason = "**died** <i>|\x1b[2J\n= lstm: no slower"
+    failed = stats.document(Failed(spec=a_spec(), reason=reason), session="s")
+    for name, each in (("a", document()), ("b", failed)):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(each) + "\n")
+    done, captured = ask("gate a.jsonl b.jsonl --markdown gate.md")
+    assert (3, 3) == (done, captured.out.count("\n"))
+    assert "cannot tell; not measured: the change: **died** <i>| = lstm: no slower\n" in captured.out
+    assert r": not measured: the change: \*\*died\*\* \<i\>\| = lstm: no slower" in (tmp_path / "gate.md").read_text()
+
+
+@pytest.fixture
+def in_whole_processes(monkeypatch):
+    """Gate what cannot take turns, at ten seconds a measurement; return the finding and how many were made."""
+
+    def gated(budget_s):
+        clock, made = [0.0], []
+
+        def measure_in(root, spec, protocol):
+            clock[0] += 10.0
+            made.append(root.name)
+            return document(10.0 + 0.01 * (len(made) % 5))
+
+        def refuse(*given, **more):
+            raise Unsupported("one program is enough")
+
+        monkeypatch.setattr(deadline, "Deadline", functools.partial(deadline.Deadline, clock=lambda: clock[0]))
+        monkeypatch.setattr(checkout_module, "measure_in", measure_in)
+        monkeypatch.setattr(session, "gate_checkouts", refuse)
+        asked = {"protocol": Protocol(), "rounds": 8, "tolerated": 0.03, "listener": session.Listener()}
+        paths = {"base": Path("base"), "change": Path("change")}
+        return _judged(a_spec(), GateRequest(budget_s=budget_s, measurements=1, **asked, **paths)), len(made)
+
+    return gated
+
+
+@pytest.mark.parametrize(("budget_s", "rounds"), [(None, 8), (1000.0, 8), (185.0, 6), (159.0, 5)])
+def test_whole_processes_stop_between_rounds_when_the_budget_ends(in_whole_processes, budget_s, rounds):
+    found, made = in_whole_processes(budget_s)
+    assert (3 * rounds, "no slower") == (made, found.answer)
+
+
+@pytest.mark.parametrize(("budget_s", "rounds"), [(1.0, 1), (100.0, 3)])
+def test_too_few_rounds_within_the_budget_tell_nothing(in_whole_processes, budget_s, rounds):
+    found, made = in_whole_processes(budget_s)
+    assert (3 * rounds, "cannot tell", "not_measured") == (made, found.answer, found.code)
+    told = f"not measured: the budget ended after {rounds} of the 5 rounds that a gate needs; give a longer --budget"
+    assert told == found.reason
 
 
 WRONG = [

@@ -5,7 +5,7 @@ import pytest
 from layermark import stats
 from layermark.outcome import Failed
 from layermark.spec import Protocol
-from layermark.store import open_store
+from layermark.store import open_store, rows
 
 from .samples import a_run, a_spec
 
@@ -107,3 +107,55 @@ def test_what_older_rules_derived_is_derived_again(opened, monkeypatch):
     monkeypatch.setattr(stats, "DERIVED_VERSION", stats.DERIVED_VERSION + 1)
     assert [400] == rates(opened.series()[0])
     assert [400] == rates(opened.series()[0])
+
+
+DAYS = ("2026-01-01T12:00:00+00:00", "2026-01-02T12:00:00+00:00", "2026-01-03T12:00:00+00:00")
+
+
+@pytest.fixture
+def on(monkeypatch):
+    """Keep a session that is created at a time."""
+
+    def kept(found, created, name, *outcomes):
+        monkeypatch.setattr(rows, "now", lambda: created)
+        session(found, name, *outcomes)
+
+    return kept
+
+
+def brought(found, on, created, name, *outcomes, said=None):
+    """Import a session that was created elsewhere, at a time that its record says in another way."""
+    with open_store(":memory:") as origin:
+        on(origin, created, name, *outcomes)
+        first, *others = origin.lines([name])
+    found.take_in([("here", first | {"created": said or created}), *(("here", each) for each in others)])
+
+
+def test_what_is_imported_stands_at_its_time(opened, on):
+    on(opened, DAYS[1], "second", a_run(20.0))
+    on(opened, DAYS[2], "third", a_run(40.0))
+    brought(opened, on, DAYS[0], "first", a_run(10.0))
+    (series,) = opened.series()
+    assert (["first", "second", "third"], [400, 200, 100]) == ([each.session for each in series.points], rates(series))
+    assert ["second", "third"] == [each.session for each in opened.series(last=2)[0].points]
+    assert ["third", "second", "first"] == [record.id for record in opened.sessions()]
+    assert "third" == opened.session("latest").id
+    assert ["third", "second", "first"] == [name for name, _ in opened.settings(a_spec().key, "machine")]
+
+
+def test_what_is_imported_was_not_measured_last(opened, on):
+    on(opened, DAYS[1], "second", a_run())
+    brought(opened, on, DAYS[0], "first", a_run(), a_run(spec=a_spec(workload="gru")))
+    assert ["lstm", "gru"] == [each.spec.workload for each in opened.series()]
+    opened.prune(["second"])
+    assert {"first"} == {point.session for each in opened.series() for point in each.points}
+    assert ["gru"] == [each.spec.workload for each in opened.series(["gru"], most=1)]
+
+
+def test_times_of_other_zones_are_put_in_order_and_known_again(opened, on):
+    on(opened, DAYS[0], "noon", a_run(20.0))
+    said = "2026-01-01T12:30:00.5+02:00"  # half past ten
+    for _ in range(2):
+        brought(opened, on, DAYS[0], "morning", a_run(10.0), said=said)
+    assert ["morning", "noon"] == [point.session for point in opened.series()[0].points]
+    assert "2026-01-01T10:30:00+00:00" == opened.session("morning").created

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from layermark.backends._trace import Span, by_operator, write_trace
@@ -98,6 +100,14 @@ def test_right_answers_are_counted():
     program.load(made.weights())
     made_up = made_up_label(spec.seed, 10)
     assert [first, *others].count(made_up) == right_answers(program, made, 1)
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+def test_outputs_that_are_no_numbers_are_no_right_answer(broken):
+    """NumPy takes the first of them for the largest: a network that has diverged would sort all into class 0."""
+    logits = np.array([[broken, 1.0, 2.0], [broken] * 3, [3.0, 1.0, broken], [3.0, 1.0, 2.0]])
+    program = SimpleNamespace(run=lambda batches: None, outputs=lambda: {"logits": logits})
+    assert 1 == right_answers(program, SimpleNamespace(stream=Labelled(np.zeros(4, int))), 1)
 
 
 class Labelled:

@@ -1,11 +1,13 @@
 """A program of the seeds under a launcher: its threads, what it says of the job, and what is left when the job ends."""
 
+import signal
+
 import pytest
 
 from layermark.devices import cpu
 from layermark.launch.ranks import from_environment
 from layermark.outcome import Block
-from layermark.seeds import job
+from layermark.seeds import entry, job
 from layermark.seeds.cnns.inference import InferenceRequest
 from layermark.seeds.cnns.logs import Log
 from layermark.seeds.cnns.printing import InferencePrinter, table
@@ -88,6 +90,53 @@ def test_a_call_has_the_rate_and_latencies_of_this_instance_and_the_end_those_of
     assert "[INFO] [instance1/8] Throughput: 256.0 imgs/sec; Latency range: 1.0..4.0 ms" == lines[0]
     assert "min=256.00 imgs/s, max=256.00" in lines[2]  # 512 pictures in the two seconds of the slowest
     assert "[INFO] Latency: min=1.00 ms, max=80.00 ms, mean=33.75 ms." == lines[3]
+
+
+class Patient:
+    """A meeting that notes how long it would wait for the others."""
+
+    waits: list[float] = []
+
+    def __init__(self, place):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def gather(self, value, *, timeout=0.0):
+        self.waits.append(timeout)
+        return [value, value]
+
+    def barrier(self, name, *, timeout=0.0):
+        self.waits.append(timeout)
+
+
+def test_the_first_that_has_read_waits_for_the_slowest_however_long_it_takes(launched, monkeypatch):
+    launched(POPRUN)
+    monkeypatch.setattr(job, "Rendezvous", Patient)
+    Patient.waits.clear()
+    with job.gathered() as rates:
+        assert [5.0, 5.0] == rates(5.0)
+    assert 2 == len(Patient.waits) and min(Patient.waits) > 86_400
+
+
+@pytest.mark.parametrize(("ignored", "status"), [(False, 130), (True, 0)])
+def test_a_closed_terminal_ends_a_script_unless_it_was_started_to_outlive_it(monkeypatch, ignored, status):
+    def hang_up(*_):
+        signal.raise_signal(signal.SIGHUP)
+        return 0
+
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    monkeypatch.setattr(entry, "_run", hang_up)
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+        assert status == entry.main("tensorflow/lstm", "lstm.py", [])
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 class Ended:

@@ -4,6 +4,7 @@ import dataclasses
 import queue
 import socket
 import threading
+import time
 
 import pytest
 
@@ -16,12 +17,14 @@ from layermark.outcome import Failed, Run, Skipped
 from layermark.session import peers
 from layermark.session.budget import StepPlan
 from layermark.session.fixed_steps import StepListener, measure_fixed_steps
+from layermark.session.memory import admit, needed_bytes, probe_bytes
 from layermark.session.peers import Follower, Peers
 from layermark.session.ranks import check_plan
 from layermark.session.team import Team
 from layermark.spec import Plan, Spec
 
 from .crew import DEAD, MS, WRONG, Clock, FakeCeilings, FakeCrew, a_block, resources
+from .test_rendezvous import meet
 
 SPEC = Spec(
     workload="dense", backend="null", batch_size=4, threads=2, params={"size": 8}, plan=Plan(instances=2, replicas=2)
@@ -206,6 +209,53 @@ def test_a_ceiling_that_cannot_be_read_ends_nobody():
     assert other.ended() and 0 == other.status
 
 
+def test_a_later_reading_of_the_ceilings_waits_as_long_as_what_is_short(monkeypatch):
+    other = Instance()
+    made, waits, ask = team(other), [], other.peers.ask
+    assert made.prepare()
+    monkeypatch.setattr(
+        other.peers, "ask", lambda do, own, timeout, **given: waits.append(timeout) or ask(do, own, timeout, **given)
+    )
+    assert made.ceiling.read() and made.ceiling.read()
+    assert [600.0, 60.0] == waits  # before the first, probes have to start
+    other.peers.end(0)
+
+
+def test_an_instance_that_is_lost_while_ceilings_are_read_ends_the_measurement(monkeypatch):
+    other = Instance()
+    made = team(other)
+    monkeypatch.setattr(made.ceiling, "_reading", lost)
+    found = measure_fixed_steps(made, StepPlan(steps=2, batches=5), made._resources.deadline, StepListener())
+    assert (Failed, "instance 1 is gone") == (type(found), found.reason)
+    assert other.ended() and "instance 1 is gone" == other.failure
+
+
+def lost():
+    raise PeerLost("instance 1 is gone")
+
+
+def test_a_line_is_not_waited_for_longer_than_what_is_short(monkeypatch):
+    """The second line: the first was taken before the instance was stopped."""
+    monkeypatch.setenv("LAYERMARK_LEAST_WAIT", "0.3")
+    found = []
+
+    def do(rank, meeting):
+        if rank:
+            meeting.gather(peers._host(), name="hosts")
+            meeting.broadcast()
+            return time.sleep(1.0)
+        told = Peers(meeting, JOB)
+        told.say("first")
+        for again in (lambda: told.say("second"), lambda: told.ask("rest", int, 600.0)):
+            with pytest.raises(PeerLost) as failure:
+                again()
+            found.append(str(failure.value))
+        return told.say("third")
+
+    meet(2, do)
+    assert ["instance 1 did not reach broadcast within 0.3 s"] * 2 == found
+
+
 def test_a_plan_must_be_that_of_the_job():
     check_plan(SPEC, instances=2)
     with pytest.raises(Exception, match="plan instances=2: not carried out"):
@@ -238,6 +288,17 @@ def test_instances_share_the_memory_of_their_own_host(host, instances):
         assert share.items() <= crew.variables[0].items()
         assert share or "LAYERMARK_MEMORY_SHARE" not in crew.variables[0]
     other.peers.end(0)
+
+
+@pytest.mark.parametrize(("host", "instances"), [({}, 2), ({"kernel": "another"}, 1)])
+def test_of_instances_those_on_this_host_are_to_fit_into_its_memory(monkeypatch, host, instances):
+    other = Instance(host=host)
+    made = team(other)
+    other.peers.end(0)
+    one = needed_bytes(made.spec) // 2
+    for free, fits in ((instances * one + probe_bytes(made.spec), True), (instances * one, False)):
+        monkeypatch.setattr(cpu, "free_memory", lambda free=free: free)
+        assert fits == bool(admit([made]))
 
 
 def test_all_rest_before_they_are_given_a_time_to_begin(monkeypatch):

@@ -1,8 +1,10 @@
 """What `poprun` understands of its words, and the plans that it refuses before anything starts."""
 
+import dataclasses
 import os
 import shlex
 import socket
+import subprocess
 import sys
 
 import pytest
@@ -13,7 +15,8 @@ from layermark.cli.parsing import Parser
 from layermark.errors import UserError
 from layermark.launch import instance, mpirun, topology, words
 from layermark.launch.poprun import Options, plan, script_of, shared
-from layermark.launch.ranks import from_environment
+from layermark.launch.ports import Ports
+from layermark.launch.ranks import TOKEN, from_environment
 from layermark.options import options_of, read_record
 
 
@@ -111,7 +114,8 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 
 
 def planned(*argv, environment=ENVIRONMENT):
-    return plan(options(*argv), parsed(*argv).program, environment)
+    with Ports(0) as ports:
+        return plan(options(*argv), parsed(*argv).program, environment, ports)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +125,11 @@ def planned(*argv, environment=ENVIRONMENT):
         (["--num-instances", "0", "ls"], "--num-instances 0: expected a whole number of at least 1"),
         (["--host", "no-such-host.invalid", "ls"], "unknown host 'no-such-host.invalid'"),
         (["--host", "localhost:x", "ls"], "expected NAME or NAME:SLOTS"),
-        (["--host", "localhost:1", "--num-instances", "2", "--num-replicas", "2", "ls"], "fewer slots"),
+        (["--host", "localhost:", "ls"], "expected NAME or NAME:SLOTS"),
+        (
+            ["--host", "localhost:1", "--num-instances", "2", "--num-replicas", "2", "ls"],
+            "fewer slots than --num-instances 2; a host without a number takes the rest",
+        ),
         (["--launcher", "builtin", "--mpi-global-args", "--mca a b", "ls"], "--mca is mpirun's"),
         (["--launcher", "builtin", "--host", "192.0.2.1", "ls"], "serves this host only, not 192.0.2.1"),
         (["--mpi-global-args", "'", "ls"], "--mpi-global-args .*no closing quotation"),
@@ -197,6 +205,21 @@ def test_a_taken_master_port_is_refused():
         planned("ls", environment={**ENVIRONMENT, "MASTER_PORT": str(taken.getsockname()[1])})
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_the_master_port_is_kept_for_instance_0(given):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        number = probe.getsockname()[1]
+    environment = {**ENVIRONMENT, **({"MASTER_PORT": str(number)} if given else {})}
+    with Ports(0) as ports:
+        job = plan(options("ls"), parsed("ls").program, environment, ports)
+        with socket.socket() as another, pytest.raises(OSError, match="in use"):
+            another.bind(("127.0.0.1", job.master_port))
+        with socket.create_server(("127.0.0.1", job.master_port)):  # as all that listen, it sets SO_REUSEADDR
+            pass
+    with socket.socket() as another:
+        another.bind(("127.0.0.1", job.master_port))
+
+
 @pytest.mark.parametrize("port", ["seven", "70000"])
 def test_a_port_is_a_port(port):
     with pytest.raises(UserError, match="expected a port from 1 to 65535"):
@@ -232,7 +255,22 @@ def test_root_and_slots_of_hosts_are_seen_to(monkeypatch):
         "--host", "localhost,127.0.0.1:5", "--num-instances", "3", "--num-replicas", "3", "--launcher", "builtin", "ls"
     )
     command = mpirun.command(job, job.setting, {})
-    assert "--allow-run-as-root" in command and "localhost:2,127.0.0.1:5" in command
+    assert "--allow-run-as-root" in command and "localhost:1,127.0.0.1:5" in command
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        ("localhost:1,127.0.0.1", "localhost:1,127.0.0.1:3"),
+        ("localhost:1,127.0.0.1,127.0.0.2", "localhost:1,127.0.0.1:2,127.0.0.2:1"),
+        ("localhost,127.0.0.1", "localhost:2,127.0.0.1:2"),
+        ("localhost:4,127.0.0.1", "localhost:4,127.0.0.1:1"),
+    ],
+)
+def test_hosts_without_a_number_get_the_instances_that_the_others_leave(hosts, expected):
+    four = ["--num-instances", "4", "--num-replicas", "4", "--launcher", "builtin"]
+    job = planned("--host", hosts, *four, "ls")
+    assert expected in mpirun.command(job, job.setting, {})
 
 
 def test_binding_that_was_asked_of_mpirun_is_left_to_it():
@@ -266,13 +304,46 @@ def test_instances_go_to_numa_nodes_round_robin(monkeypatch):
     [((0, 1), 4, 2, "", 2), ((0, 1), 2, 2, "", 1), ((0,), 2, 4, "", 1), ((0, 1), 4, 2, "1", 1), ((0, 1), 4, 2, "8", 2)],
 )
 def test_threads_of_all_instances_fit_the_host(cpus, budget, count, asked, expected):
-    assert expected == topology.threads_for(cpus, budget, count, {"OMP_NUM_THREADS": asked} if asked else {})
+    found = topology.thread_limits(cpus, budget, count, {"OMP_NUM_THREADS": asked} if asked else {})
+    assert dict.fromkeys(topology.THREAD_VARIABLES, str(expected)) == found
+
+
+@pytest.mark.parametrize("name", topology.THREAD_VARIABLES[1:])
+def test_no_variable_of_threads_is_raised(name):
+    found = topology.thread_limits(range(4), 4, 1, {"OMP_NUM_THREADS": "3", name: "1"})
+    assert dict.fromkeys(topology.THREAD_VARIABLES, "3") | {name: "1"} == found
+    assert "4" == topology.thread_limits(range(4), 4, 1, {name: "8"})[name]
 
 
 def test_an_instance_sees_itself():
     seen = topology.observe(3, "here")
     assert (3, "here") == (seen.rank, seen.host)
     assert tuple(sorted(os.sched_getaffinity(0))) == seen.cpus
+
+
+def test_the_topology_calls_a_limit_a_limit():
+    seen = topology.Observed(rank=1, pid=7, host="here", cpus=(0, 1, 4), thread_limit=2, memory_nodes=(0,))
+    assert "instance 1 on here: pid 7, 3 CPUs (0-1,4), thread limit 2 (OMP_NUM_THREADS), memory node 0" == seen.line()
+
+
+def test_a_pipe_that_nobody_reads_here_gives_way_to_a_connection(tmp_path, monkeypatch):
+    """As of a host that shares the folder of temporary files with poprun's."""
+    monkeypatch.setenv(TOKEN, "secret")
+    os.mkfifo(tmp_path / "3.stdout")
+    here = dataclasses.replace(SETTING, lines_folder=str(tmp_path))
+    with pytest.raises(OSError, match="No such device"):
+        instance._line(here, 3, "stdout")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        os.close(instance._line(dataclasses.replace(here, lines_address=address), 3, "stdout"))
+        with listener.accept()[0] as line:
+            assert b'{"token": "secret", "rank": 3, "stream": "stdout"}\n' == line.recv(1000)
+
+
+@pytest.mark.parametrize(("parent", "status"), [("os.getppid()", 0), ("os.getppid() + 1", 137), ("None", 0)])
+def test_who_has_lost_its_parent_already_ends(parent, status):
+    code = f"import os; from layermark.launch.instance import end_with_parent; end_with_parent(parent={parent})"
+    assert status == subprocess.run([sys.executable, "-c", code]).returncode
 
 
 SETTING = instance.Setting(instances=4, replicas=8, devices_per_replica=2, master_address="127.0.0.1", master_port=1234)

@@ -37,6 +37,23 @@ def test_the_tree_leaves_out_what_is_too_short_to_matter():
     assert ["b1", "conv"] == [each.name for each in profiles.tree(found)]
 
 
+def test_of_a_large_tree_the_deepest_and_shortest_branches_are_summed_up():
+    given = [(f"b{block}/part{part}/conv", 4 + part) for block in range(4) for part in range(5)]
+    found = profiled(*rows(*given))["profile"]
+    assert 4 + 20 + 20 == len(profiles.tree(found, most=44))
+    *shown, rest = profiles.tree(found, most=13)
+    assert [name for block in range(4) for name in (f"b{block}", "part3", "part4")] == [each.name for each in shown]
+    # Twelve parts with what is below them, and what is below the eight that are shown: nothing counts twice.
+    assert ("32 more", 0, pytest.approx(1.0)) == (rest.name, rest.depth, rest.share)
+    *_, rest = profiles.tree(found, most=25)
+    assert ("20 more", pytest.approx(sum(ms for _, ms in given) / 1e3)) == (rest.name, rest.time_s)
+
+
+def test_a_terminal_counts_only_the_levels_that_it_shows():
+    found = profiled(*rows(*((f"b{block}/part/conv{at}", 1) for block in range(3) for at in range(20))))["profile"]
+    assert "60 more" not in "\n".join(profile_lines("it", found)) and "more" in profiles.tree(found)[-1].name
+
+
 def test_runtimes_that_fuse_other_nodes_stand_side_by_side():
     fused = profiled(*rows(("conv1 relu1", 3), ("fc", 1)))["profile"]
     separate = profiled(*rows(("conv1", 2), ("relu1", 2), ("fc", 1.5), ("", 0.5)))["profile"]

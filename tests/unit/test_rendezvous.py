@@ -101,6 +101,18 @@ def test_one_that_does_not_come_is_named_to_all():
     assert ["instance 1 did not reach barrier 'timed' within 0.5 s"] * 3 == reasons(found)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_least_patience_counts_whoever_comes_first(first):
+    def do(rank, meeting):
+        if rank == 2:
+            return time.sleep(1.5)
+        time.sleep(0.0 if rank == first else 0.2)
+        return meeting.broadcast(timeout=60.0 if rank else 0.5)
+
+    expected = ["instance 2 did not reach broadcast within 0.5 s"] * 2
+    assert expected == reasons(meet(3, do))[:2]
+
+
 def test_an_error_of_one_is_the_reason_of_all():
     def do(rank, meeting):
         if rank == 1:

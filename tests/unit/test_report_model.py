@@ -5,6 +5,7 @@ import io
 import json
 import re
 from dataclasses import replace
+from importlib import resources
 
 import pytest
 
@@ -99,6 +100,14 @@ def test_advice_names_a_runtime_for_every_purpose_and_all_that_are_alike():
     assert "batch 1" in latency.text and ("torch",) == latency.runtimes
 
 
+def test_advice_is_that_of_the_latest_session():
+    days = ["20261118-080000-aaaa", "20261119-080000-bbbb"]
+    once = a_document("torch", session=days[0], time_ms=1.0)
+    now = [a_document(name, session=days[1], time_ms=ms) for name, ms in (("torch", 10.0), ("jax", 5.0))]
+    rate, *_ = summarise(build([once, *now])).advice[0].choices
+    assert (("jax",), "batch 4, 800 sequences/s") == (rate.runtimes, rate.text)
+
+
 def test_a_purpose_without_numbers_has_no_choice():
     unknown = a_document("torch", memory={"peak_rss_bytes": None})
     *_, memory = summarise(build([unknown])).advice[0].choices
@@ -182,6 +191,21 @@ def test_a_failed_result_does_not_hide_one_that_is_right():
     assert ["ok", "ok"] == [next(row.status for row in report.rows if row.id == cell.row) for cell in line.cells]
 
 
+def test_a_failure_without_a_rate_is_told_from_what_was_not_measured():
+    reason = "killed by <signal> 9\nmore"
+    failed = stats.document(Failed(spec=a_spec(backend="jax"), reason=reason), session=FOUR[0]["session"])
+    elsewhere = a_document("null", batch_size=8)
+    report = build([FOUR[0], {**failed, "group": FOUR[0]["group"]}, elsewhere])
+    line = next(each for each in summarise(report).heat if "batch 4" in each.title)
+    jax, null, torch = line.cells
+    assert (None, "failed", "FAILED", "") == (null, jax.text, jax.mark, torch.reason)
+    assert "lstm infer 32.32 batch 4 on jax: failed: killed by <signal> 9 more" == jax.label
+    row = next(row for row in report.rows if row.status == "failed")
+    drawn = page(report)
+    assert f'<td class="h0 bad"><a href="#result-{row.id}"' in drawn
+    assert 'title="killed by &lt;signal&gt; 9 more"><b>failed</b>' in drawn
+
+
 def test_lanes_say_what_they_leave_out():
     drawn = over_time.lanes(some_lanes(lanes=over_time.LANES_SHOWN + 3, bars=64))
     assert over_time.LANES_SHOWN == len(drawn.lanes)
@@ -207,6 +231,14 @@ def test_a_page_of_few_results_has_all_of_their_views():
     few, many = build(full_documents(4)), build(full_documents(100))
     assert extras.OPERATORS_SHOWN == len(extras.operators(few)[0][0].lines)
     assert 5 < len(extras.operators(many)[0][0].lines) < extras.OPERATORS_SHOWN
+
+
+def test_the_dark_colours_are_those_of_a_screen_only():
+    style = (resources.files("layermark.report") / "assets" / "page.css").read_text()
+    screen, paper = style.split("@media print")
+    dark = [line for line in screen.splitlines() if 'data-theme="dark"]' in line or "scheme: dark)" in line]
+    assert 2 == len(dark) and all(line.startswith("@media screen ") for line in dark)
+    assert "dark" not in paper and "color-scheme: light;" in paper
 
 
 def test_more_plots_than_a_page_should_hold_are_counted():

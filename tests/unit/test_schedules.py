@@ -17,10 +17,14 @@ from layermark.session.team import Team
 from layermark.session.until_settled import measure_until_settled
 from layermark.spec import Plan, Protocol, Spec
 from layermark.stats.gate import Finding
+from layermark.training.update import Update
 
 from .crew import CONTEXT, DEAD, HONEST, VERIFIED, WRONG, Clock, FakeCeilings, a_block, resources
 
 SPEC = Spec(workload="dense", backend="null", batch_size=4, threads=1, params={"size": 8})
+TWO = SPEC.replace(threads=2, plan=Plan(replicas=2))
+TOGETHER = SPEC.replace(mode="train", plan=Plan(replicas=2), update=Update(replicas=2))
+"""Replicas that share their updates."""
 
 
 class Told(StepListener):
@@ -191,6 +195,20 @@ def test_a_profile_that_cannot_be_had_is_a_note(tmp_path):
         resources({"profile": Unsupported("no profiler")}), StepPlan(steps=1, batches=1, profile=profile), told
     )
     assert isinstance(found, Run) and "note" == told.heard[-1]
+
+
+def test_a_second_proof_of_steps_that_fails_is_an_outcome():
+    found = stepped(resources({"verify": [VERIFIED, WRONG]}), StepPlan(steps=2, batches=1))
+    assert isinstance(found, Run) and 2 == len(found.blocks)
+    assert ["wrong_result"] == [each.code for each in found.faults]
+    found = stepped(resources({"verify": [VERIFIED, DEAD]}), StepPlan(steps=2, batches=1))
+    assert isinstance(found, Failed) and "died" == found.code
+
+
+@pytest.mark.parametrize("phase", ["prepare", "verify", "step", "facts"])
+def test_ctrl_c_in_a_step_is_nobodys_outcome(phase):
+    with pytest.raises(KeyboardInterrupt):
+        stepped(resources({phase: KeyboardInterrupt()}), StepPlan(steps=2, batches=1))
 
 
 def test_a_short_budget_shortens_the_steps():
@@ -387,6 +405,39 @@ def test_starts_hold_copies_and_are_checked_once_a_side():
     assert [True, True, *[False] * 4] == checks
 
 
+@pytest.mark.parametrize("specs", [[TWO, TWO], [SPEC, TWO]], ids=["two ranks a side", "one against two"])
+def test_where_a_start_has_several_ranks_every_start_holds_one_program(specs):
+    """A step of several ranks times the first copy of each: what else they held would be proven and never timed."""
+    shared = resources()
+    starts = head_to_head.start_all([Team(spec, shared) for spec in specs * 3])
+    head_to_head.one_round(starts, random.Random(0))
+    head_to_head.prove_again(starts)
+    assert {1} == {start.copies for start in starts}
+    assert ["copy"] not in [[do for do in worker.said() if do == "copy"] for worker in shared.crew.workers]
+    assert {2} == {worker.said().count("verify") for worker in shared.crew.workers}
+
+
+def test_every_copy_that_was_timed_is_proven_again():
+    shared, teams = against()
+    starts = head_to_head.start_all(teams)
+    for _ in range(head_to_head.COPIES):
+        head_to_head.one_round(starts, random.Random(0))
+    head_to_head.prove_again(starts)
+    for worker in shared.crew.workers:
+        timed = [given["copy"] for do, given in worker.asked if do == "measure"]
+        proven = [given["copy"] for do, given in worker.asked if do == "verify"]
+        assert timed == [0, 1, 2] and proven == [0, 1, 2] * 2
+
+
+def test_a_second_proof_takes_about_as_long_as_the_first():
+    shared, teams = against()
+    for team in teams:
+        team.phases = Phases(clock := Clock())
+        shared.crew._differences.append({"verify": clock.wait(2, VERIFIED)})
+    starts = head_to_head.start_all(teams)
+    assert 6 * 3 * 2.0 == head_to_head.proofs_s(starts)
+
+
 @pytest.mark.parametrize("phase", ["prepare", "verify", "copy", "warm_up"])
 def test_a_start_that_fails_ends_the_comparison(phase):
     _, teams = against({}, {phase: DEAD})
@@ -485,12 +536,12 @@ class Crowd:
         return [worker.said() for worker in self.shared.crew.workers]
 
 
-def compared(**more):
-    return compare.compare_settings(SPEC, SPEC.replace(execution="other"), Protocol(), starts=3, budget_s=0.1, **more)
+def compared(spec=SPEC):
+    return compare.compare_settings(spec, SPEC.replace(execution="other"), Protocol(), starts=3, budget_s=0.1)
 
 
-def gated(tolerated=0.03):
-    return checkouts.gate_checkouts(SPEC, {}, {}, Protocol(), tolerated, rounds=5, budget_s=0.1)
+def gated(spec=SPEC):
+    return checkouts.gate_checkouts(spec, {}, {}, Protocol(), 0.03, rounds=5, budget_s=0.1)
 
 
 def told(run):
@@ -515,8 +566,17 @@ def test_every_start_is_proven_again_and_asked_what_it_needed(monkeypatch, run):
 
 
 @BOTH
-def test_who_is_wrong_after_the_timing_does_not_win(monkeypatch, run):
-    Crowd(monkeypatch, {}, {"verify": [VERIFIED] * 3 + [WRONG]})
+def test_ranks_that_work_together_are_refused_before_anything_starts(monkeypatch, run):
+    crowd = Crowd(monkeypatch)
+    with pytest.raises(Unsupported, match="measure them with layermark run, and compare the sessions") as refused:
+        run(TOGETHER)
+    assert "not_compared" == refused.value.code and not crowd.shared.crew.workers
+
+
+@BOTH
+@pytest.mark.parametrize("copy", range(head_to_head.COPIES))
+def test_who_is_wrong_after_the_timing_does_not_win(monkeypatch, run, copy):
+    Crowd(monkeypatch, {}, {"verify": [VERIFIED] * (3 + copy) + [WRONG, VERIFIED]})
     expected = {compared: "B", gated: "the base again"}[run]
     assert f"{expected}, after the timing: dense on null: after the timed runs: wrong result" == told(run)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from layermark.errors import UserError
-from layermark.seeds.engine import Engine
+from layermark.seeds.engine_options import EngineOptions
 from layermark.seeds.parsing import parse
 from layermark.seeds.request import layer_request
 from layermark.seeds.scripts import SCRIPTS, script
@@ -55,7 +55,7 @@ def values(name, *argv):
     return parse(script(name), "script.py", argv).values
 
 
-def requested(name, *argv, engine=Engine()):  # noqa: B008
+def requested(name, *argv, engine=EngineOptions()):  # noqa: B008
     return layer_request(script(name), parse(script(name), "script.py", [*argv, "--backend", "torch"]), engine)
 
 

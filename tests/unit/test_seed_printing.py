@@ -7,7 +7,7 @@ import pytest
 
 from layermark import stats
 from layermark.outcome import Failed, Skipped
-from layermark.seeds.engine import Engine
+from layermark.seeds.engine_options import EngineOptions
 from layermark.seeds.parsing import parse
 from layermark.seeds.printing import LayerPrinter, banner, step_line, summary
 from layermark.seeds.request import layer_request
@@ -19,7 +19,7 @@ from .samples import a_block, a_run, a_spec
 
 def requested(name, *argv):
     typed = parse(script(name), "script.py", [*argv, "--backend", "torch"])
-    return layer_request(script(name), typed, Engine()), typed.values
+    return layer_request(script(name), typed, EngineOptions()), typed.values
 
 
 def shown(name, *argv):

@@ -7,7 +7,7 @@ import pytest
 from layermark import ops
 from layermark.errors import UserError
 from layermark.outcome import Skipped
-from layermark.seeds.engine import RUNTIME_VARIABLE, VARIABLE, Engine, engine_options
+from layermark.seeds.engine_options import RUNTIME_VARIABLE, VARIABLE, EngineOptions, engine_options
 from layermark.seeds.parsing import parse
 from layermark.seeds.request import layer_request
 from layermark.seeds.run import alternative
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("plain_cpu")
 
 
 def requested(name, *argv, engine=None):
-    return layer_request(script(name), parse(script(name), "script.py", argv), engine or Engine())
+    return layer_request(script(name), parse(script(name), "script.py", argv), engine or EngineOptions())
 
 
 def spec(name, *argv):
@@ -192,7 +192,7 @@ def test_unknown_backends_are_refused_with_near_matches():
 def test_engine_options_ask_for_a_report(tmp_path):
     text = f'{{"autoReport.all":"true", "autoReport.directory":"{tmp_path}/new", "exchange.enablePrefetch":"false"}}'
     engine = engine_options({VARIABLE: text})
-    assert Engine(report=True, folder=tmp_path / "new", others={"exchange.enablePrefetch": "false"}) == engine
+    assert EngineOptions(report=True, folder=tmp_path / "new", others={"exchange.enablePrefetch": "false"}) == engine
     found = requested("popart/lstm", "--backend", "torch", engine=engine)
     assert tmp_path / "new" == found.steps.profile.folder
     assert any("exchange.enablePrefetch (POPLAR_ENGINE_OPTIONS)" in note for note in found.notes)
@@ -220,10 +220,9 @@ def test_engine_options_that_cannot_be_read_are_an_error(text):
 
 def test_a_report_folder_that_cannot_be_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
+    below = EngineOptions(report=True, folder=Path(tmp_path / "file" / "below"))
     with pytest.raises(UserError, match=r"autoReport\.directory"):
-        requested(
-            "popart/lstm", "--backend", "torch", engine=Engine(report=True, folder=Path(tmp_path / "file" / "below"))
-        )
+        requested("popart/lstm", "--backend", "torch", engine=below)
 
 
 def test_half_partials_allow_coarser_sums():

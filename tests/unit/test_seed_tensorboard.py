@@ -2,7 +2,7 @@
 
 import struct
 
-from layermark.seeds.engine import Engine
+from layermark.seeds.engine_options import EngineOptions
 from layermark.seeds.graphs import save_graph
 from layermark.seeds.parsing import parse
 from layermark.seeds.request import layer_request
@@ -63,7 +63,7 @@ def test_an_event_file_holds_the_graph(tmp_path):
 def test_the_chain_is_drawn_as_one_transition(tmp_path):
     """HMC is no graph of layers: what is saved is what one transition does."""
     request = layer_request(
-        script("tensorflow/hmc"), parse(script("tensorflow/hmc"), "hmc.py", ["--save-graph"]), Engine()
+        script("tensorflow/hmc"), parse(script("tensorflow/hmc"), "hmc.py", ["--save-graph"]), EngineOptions()
     )
     line = save_graph(request, tmp_path / "hmc.py")
     (file,) = (path for path in tmp_path.rglob("*") if path.is_file())

@@ -56,3 +56,32 @@ def test_other_stages_than_the_programs_are_one_line_and_status_2(given, program
     assert 2 == cli.main(argv)
     captured = capsys.readouterr()
     assert ("", 1) == (captured.out, len(captured.err.splitlines())) and said in captured.err
+
+
+TRAINED = "tensorflow_cnns/train.py --model-size 8 --dataset cifar-10 --generated-data --no-validation --backend null"
+CUT = "--shards 2 --pipeline --gradient-accumulation-count 2 --pipeline-splits"
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "said"),
+    [
+        (2, f"{CUT} b9/0/relu", "'b9/0/relu'"),
+        (2, f"{CUT} b2/0/relu b3/0/relu", "2 names for 2 shards, expected 1"),
+        (1, "--replicas 3", "--replicas 3: poprun gives each instance 2; leave --replicas out"),
+        (1, "--no-such-option", "--no-such-option"),
+    ],
+)
+def test_training_that_every_instance_would_refuse_is_one_line_and_status_2(given, words, said, capsys, monkeypatch):
+    monkeypatch.chdir(BENCHMARKS)
+    line = f"launch --launcher builtin --num-instances 2 --num-replicas 4 --ipus-per-replica {given} python3 {TRAINED}"
+    assert 2 == cli.main([*line.split(), *words.split()])
+    captured = capsys.readouterr()
+    assert ("", 1) == (captured.out, len(captured.err.splitlines())) and said in captured.err
+
+
+@pytest.mark.parametrize("words", [f"{CUT} b2/0/relu", "--help"])
+def test_training_that_can_be_is_planned(words, capsys, monkeypatch):
+    monkeypatch.chdir(BENCHMARKS)
+    line = f"launch --launcher builtin --dry-run --num-instances 2 --num-replicas 4 --ipus-per-replica 2 {TRAINED}"
+    assert 0 == cli.main([*line.replace("tensor", "python3 tensor").split(), *words.split()])
+    assert "instances: 2, replicas in each: 2" in capsys.readouterr().out

@@ -414,6 +414,26 @@ def test_an_older_store_is_migrated(tmp_path, recorded):
         assert 0.02 == found.spread("machine")
 
 
+def test_histories_of_an_older_store_are_put_in_the_order_of_time(tmp_path):
+    file = tmp_path / "old.db"
+    with sqlite3.connect(file) as db:
+        db.executescript(RECORDED[-1].read_text())
+        rest = "command, specs, protocol, environment, fingerprint FROM sessions"
+        db.execute(f"INSERT INTO sessions SELECT 2, 'imported', '2020-01-01T00:00:00+00:00', {rest}")
+        rest = "comparison, attempt, spec, rank, created, command, noise_floor, record FROM outcomes WHERE number = 1"
+        db.execute(f"INSERT INTO outcomes SELECT 3, 2, {rest}")
+        db.execute("INSERT INTO samples SELECT 3, format, data FROM samples")
+        db.execute("INSERT INTO documents SELECT 3, version, document FROM documents WHERE outcome = 1")
+        rest = "workload, backend, spec, status, throughput, low, high, unit, efficiency FROM summaries"
+        db.execute(f"INSERT INTO summaries SELECT 3, 2, {rest} WHERE outcome = 1")
+        db.execute("UPDATE measurements SET session = 2 WHERE workload = 'lstm'")
+    with open_store(str(file)) as found:
+        (series,) = found.series(["lstm"])
+        assert ["imported", "recorded"] == [point.session for point in series.points]
+        assert [(1, 1)] == ask(found, "SELECT min(session), max(session) FROM measurements")
+        assert "recorded" == found.session("latest").id
+
+
 def test_a_newer_schema_is_refused_on_both(store_url):
     with open_store(store_url) as found:
         ask(found, "INSERT INTO migrations (number, name) VALUES (9999, 'future')")

@@ -29,6 +29,7 @@ def write(url, pipe, name):
             if number % 3 == 2:
                 pipe.send(("prunes", f"{name}-{number - 2}"))
                 found.prune([f"{name}-{number - 2}"])
+                found.compact()
                 pipe.send(("pruned", f"{name}-{number - 2}"))
 
 

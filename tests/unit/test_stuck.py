@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from layermark.errors import WorkerFailed
-from layermark.launch.process import Crew, finish_all, finish_lead
+from layermark.launch.process import Crew, await_all, await_lead
 from layermark.launch.stuck import Seen, look, who_hangs
 
 BUSY = "while True: pass"
@@ -55,12 +55,12 @@ def test_what_was_seen_crosses_the_line_to_another_instance():
     assert seen == Seen.from_json(seen.to_json())
 
 
-@pytest.mark.parametrize("finish", [finish_all, finish_lead])
+@pytest.mark.parametrize("finish", [await_all, await_lead])
 def test_who_gives_up_names_the_rank_that_hangs(finish):
     with Crew() as crew:
         workers = [crew.hire({}) for _ in range(2)]
         os.kill(workers[1].pid, signal.SIGSTOP)
-        if finish is finish_all:
+        if finish is await_all:
             for worker in workers:
                 worker.begin("facts")
         else:

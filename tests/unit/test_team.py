@@ -16,6 +16,7 @@ from layermark.session.memory import (
     no_memory_for_proof,
     probe_bytes,
     reference_bytes,
+    second_bytes,
     together_bytes,
 )
 from layermark.session.partials import partials_warnings
@@ -354,6 +355,36 @@ def test_what_does_not_fit_together_has_to_wait(monkeypatch):
     assert [] == admit(teams)
     assert {"memory"} == {team.outcome.code for team in teams} and "MiB are free" in teams[0].outcome.reason
     assert 2 * needed_bytes(SPEC) == needed_bytes(TWO)
+
+
+ZEROS = SPEC.replace(values="zeros", plan=Plan(replicas=2))
+
+
+def test_a_second_program_on_random_values_is_counted_once(monkeypatch):
+    from layermark.devices import cpu
+
+    one = needed_bytes(rank_specs(ZEROS)[0])
+    assert (one, 0) == (second_bytes(ZEROS), second_bytes(TWO))
+    room = together_bytes(TWO, 2 * needed_bytes(TWO), 2) + one
+    monkeypatch.setattr(memory, "reference_bytes", lambda spec: 0)
+    for free, fitting in ((room, 2), (room - 1, 1)):
+        teams = [Team(ZEROS.replace(seed=seed), resources()) for seed in (1, 2)]
+        monkeypatch.setattr(cpu, "free_memory", lambda free=free: free)
+        assert fitting == len(admit(teams))
+
+
+def test_where_the_second_program_does_not_fit_the_first_is_not_proven(monkeypatch):
+    from layermark.devices import cpu
+
+    shared = resources()
+    monkeypatch.setattr(memory, "reference_bytes", lambda spec: 0)
+    monkeypatch.setattr(cpu, "free_memory", lambda: needed_bytes(ZEROS) + probe_bytes(ZEROS))
+    team = Team(ZEROS, shared)
+    assert [team] == admit([team])
+    assert no_memory_for_proof(team).startswith("the program and a second one on random values need about ")
+    shared.oracle.knows = True
+    assert no_memory_for_proof(team)
+    assert not no_memory_for_proof(Team(TWO, shared))
 
 
 def test_probes_that_run_are_not_counted_again(monkeypatch):

@@ -15,7 +15,8 @@ import pytest
 
 from layermark import safetensors
 from layermark.errors import UserError
-from layermark.training import averaging, checkpoint, regularisation
+from layermark.laws import random_generator
+from layermark.training import averaging, checkpoint
 from layermark.training.checkpoint import Checkpoint
 from layermark.training.schedule import Cosine, LearningRate
 from layermark.training.update import Update
@@ -31,13 +32,13 @@ def made(update, *, elements=100):
         optimiser={"conv/weight/momentum": rng.standard_normal(elements), "loss_scale": np.asarray(128.0)},
         random={"seed": 7, "state": rng.bit_generator.state},
         position={"epoch": 1, "record": 12345},
+        execution="eager",
     )
 
 
 def assert_equal(expected, actual):
-    assert (expected.update, expected.epoch, expected.random, expected.position) == (
-        actual.update, actual.epoch, actual.random, actual.position
-    )  # fmt: skip
+    for name in ("update", "epoch", "random", "position", "execution"):
+        assert getattr(expected, name) == getattr(actual, name), name
     ours, theirs = expected.arrays(), actual.arrays()
     assert ours.keys() == theirs.keys()
     for name, each in ours.items():
@@ -49,6 +50,16 @@ def test_what_is_saved_comes_back(tmp_path):
     assert "ckpt-12.json" == path.name and path == checkpoint.latest(tmp_path / "ckpt")
     assert_equal(made(12), checkpoint.load(path))
     assert {"ckpt-12.json", "ckpt-12.safetensors"} == {each.name for each in path.parent.iterdir()}
+
+
+def test_a_checkpoint_of_an_earlier_release_does_not_say_how_its_program_was_run(tmp_path):
+    path = checkpoint.save(tmp_path, made(12))
+    assert "eager" == checkpoint.execution_of(path)
+    doc = json.loads(path.read_text())
+    del doc["execution"]
+    path.write_text(json.dumps(doc))
+    assert "" == checkpoint.load(path).execution == checkpoint.execution_of(path)
+    assert path == checkpoint.latest(tmp_path)
 
 
 def test_a_generator_goes_on_where_it_was(tmp_path):
@@ -265,7 +276,7 @@ def test_a_restored_run_equals_one_that_was_never_interrupted(update, tmp_path):
         for number in numbers:
             gradients = []
             for k in range(update.micro_batches):
-                mask = regularisation.mask(x.shape, 0.8, seed=1, name="drop", update=number, micro_batch=k)
+                mask = random_generator(1, "drop", number, k).random(x.shape) < 0.8
                 error = (x * mask) @ weights["fc/weight"] - y
                 slope = (x * mask).T @ error / len(x)
                 gradients.append({"fc/weight": update.loss_scale(state) * slope})

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layermark.errors import UserError
-from layermark.training.mixing import Box, Coefficients, Mixing, for_data
+from layermark.training.mixing import Box, Coefficients, Mixing
 
 
 @pytest.fixture
@@ -127,13 +127,6 @@ def test_one_picture_cannot_be_mixed(mixing):
 def test_impossible_mixing(wrong):
     with pytest.raises(UserError, match="expected"):
         Mixing(**wrong)
-
-
-def test_made_up_data_are_not_mixed():
-    mixing = Mixing(mixup_alpha=0.2)
-    assert (mixing, "") == for_data(mixing, "real") and (Mixing(), "") == for_data(Mixing(), "generated")
-    off, notice = for_data(mixing, "generated")
-    assert not off.active and "generated" in notice
 
 
 def test_the_area_of_a_box():

@@ -1,9 +1,7 @@
-"""Weight decay, soft labels, loss scales, clipping, masks and running statistics."""
+"""Weight decay, soft labels, loss scales, clipping and running statistics."""
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from layermark import ops, reference
 from layermark.errors import UserError
@@ -23,20 +21,9 @@ def test_decay_spares_the_norms():
     assert [1.5, 1.5, 1.5, 1.0, 1.0, 1.5] == [float(found[name][0]) for name in names]
 
 
-def test_smoothed_labels():
-    rows = regularisation.smoothed(np.array([2, 0]), 5, 0.1, xp=np)
-    assert pytest.approx(np.array([[0.025, 0.025, 0.9, 0.025, 0.025], [0.9, 0.025, 0.025, 0.025, 0.025]])) == rows
-
-
-@given(smoothing=st.floats(0, 0.99), classes=st.integers(2, 50))
-def test_smoothed_labels_sum_to_one(smoothing, classes):
-    rows = regularisation.smoothed(np.arange(classes), classes, smoothing, xp=np)
-    assert np.allclose(1, rows.sum(axis=-1)) and (rows >= 0).all()
-
-
 def test_smoothed_rows_are_what_the_loss_of_the_graph_means():
     logits, labels = np.random.default_rng(0).standard_normal((4, 7)), np.array([0, 6, 3, 3])
-    rows = regularisation.smoothed(labels, 7, 0.2, xp=np)
+    rows = np.where(labels[:, None] == np.arange(7), 1 - 0.2, 0.2 / 6)
     op = ops.CrossEntropy(smoothing=0.2)
     assert pytest.approx(reference.value(op, np, {}, logits, labels)) == reference.value(op, np, {}, logits, rows)
 
@@ -44,7 +31,7 @@ def test_smoothed_rows_are_what_the_loss_of_the_graph_means():
 @pytest.mark.parametrize(("smoothing", "classes"), [(1.0, 10), (-0.1, 10), (0.1, 1)])
 def test_impossible_smoothing(smoothing, classes):
     with pytest.raises(UserError, match="label smoothing"):
-        regularisation.smoothed(np.array([0]), classes, smoothing, xp=np)
+        regularisation.check_smoothing(smoothing, classes)
 
 
 def test_clipping_shortens_all_gradients_by_one_factor():
@@ -79,26 +66,6 @@ def test_a_dynamic_scale_halves_at_once_and_doubles_later():
 def test_finiteness():
     assert regularisation.all_finite({"a": np.ones(2)}, xp=np)
     assert not regularisation.all_finite({"a": np.ones(2), "b": np.array([np.inf])}, xp=np)
-
-
-def test_masks_depend_on_seed_name_update_and_micro_batch_only():
-    def draw(**changes):
-        where = {"seed": 1, "name": "drop/mask", "update": 3, "micro_batch": 0, **changes}
-        return regularisation.mask((4, 100), 0.8, **where)
-
-    assert np.array_equal(draw(), draw())
-    for change in ({"seed": 2}, {"name": "other"}, {"update": 4}, {"micro_batch": 1}):
-        assert not np.array_equal(draw(), draw(**change))
-    wanted = {"drop/mask": ((4, 100), 0.8), "depth/mask": ((4,), 0.5)}
-    found = regularisation.masks(wanted, seed=1, update=3, micro_batch=0)
-    assert np.array_equal(draw(), found["drop/mask"]) and (4,) == found["depth/mask"].shape
-
-
-def test_masks_keep_their_share():
-    drawn = regularisation.mask((100_000,), 0.8, seed=0, name="m", update=0, micro_batch=0)
-    assert {0.0, 1.0} == set(np.unique(drawn)) and "float32" == drawn.dtype
-    assert pytest.approx(0.8, abs=0.01) == drawn.mean()
-    assert regularisation.mask((50,), 1.0, seed=0, name="m", update=0, micro_batch=0).all()
 
 
 def test_survival_of_the_blocks():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from layermark.errors import UserError
+from layermark.launch.rendezvous import PeerLost
 from layermark.outcome import Failed, Run, Skipped
 from layermark.session import training
 from layermark.session.team import Team
@@ -14,7 +15,7 @@ from layermark.spec import Spec
 from layermark.training.lengths import Lengths
 from layermark.training.schedule import Constant, Cosine, LearningRate
 
-from .crew import DEAD, HONEST, WRONG, Clock, FakeOracle, a_block, resources
+from .crew import DEAD, HONEST, VERIFIED, WRONG, Clock, FakeCeilings, FakeOracle, a_block, resources
 
 SPEC = Spec(workload="dense", backend="null", mode="train", batch_size=4, threads=1, params={"size": 8})
 LENGTHS = Lengths(micro_batch=4, accumulation=2, replicas=2, pictures=160, epochs=2, logs_per_epoch=5)
@@ -158,7 +159,7 @@ def test_a_pipeline_keeps_a_micro_batch_for_every_stage():
 
 
 def test_with_a_budget_an_update_has_as_many_micro_batches_as_memory_has_room_for(monkeypatch):
-    monkeypatch.setattr(training, "most_micro_batches", lambda spec, least, most: 1)
+    monkeypatch.setattr(training, "most_micro_batches", lambda spec, least, most, host_share: 1)
     told = "shortened: there is memory for 1 of 2 micro-batches in an update"
     outcome, _, asked = trained(clock=Clock(), budget_s=3600.0)
     assert ("shortened_for_memory", told) in [(each.code, each.text) for each in outcome.warnings]
@@ -175,11 +176,33 @@ def test_a_budget_that_runs_out_ends_the_run_between_two_calls():
     assert "stopped 3 of 10" in told.heard and "stopped" in [each.code for each in outcome.warnings]
 
 
+@pytest.mark.parametrize(("interval", "saves"), [(10, [0, 2, 6]), (0, [])])
+def test_what_was_trained_since_the_last_mark_is_kept_when_a_budget_ends_the_run(interval, saves):
+    clock = Clock()
+    slow = clock.wait(30, {"block": a_block((30_000,), 8), "loss": 2.0, "right": 8})
+    _, told, _ = trained({"train": slow}, clock=clock, budget_s=100, folder=Path("runs"), interval=interval)
+    assert "stopped 3 of 10" in told.heard and saves == [update for update, _ in told.saves]
+
+
 def test_a_short_budget_leaves_out_the_second_proof_and_says_so():
     outcome, _, asked = trained(clock=Clock(), budget_s=100)
     assert 1 == len(messages(asked, "verify")) and "not_proven_again" in [each.code for each in outcome.warnings]
     _, _, asked = trained()
     assert 2 == len(messages(asked, "verify"))
+
+
+def test_a_second_proof_that_fails_is_an_outcome():
+    outcome, told, _ = trained({"verify": [VERIFIED, WRONG]})
+    assert isinstance(outcome, Run) and outcome.blocks and 20 == told.lines[-1]
+    assert ["wrong_result"] == [each.code for each in outcome.faults]
+    outcome, _, _ = trained({"verify": [VERIFIED, DEAD]})
+    assert isinstance(outcome, Failed) and "died" == outcome.code
+
+
+@pytest.mark.parametrize("phase", ["prepare", "verify", "begin_training", "train", "save", "facts"])
+def test_ctrl_c_is_nobodys_outcome(phase):
+    with pytest.raises(KeyboardInterrupt):
+        trained({phase: KeyboardInterrupt()}, folder=Path("runs"), interval=10)
 
 
 def test_a_reference_that_takes_too_long_is_left_out_and_the_result_says_so(monkeypatch):
@@ -234,6 +257,30 @@ def test_a_program_that_is_wrong_or_returns_early_is_not_trained():
     assert not outcome.verified.ok and not messages(asked, "train")
     outcome, _, asked = trained({"seconds_per_batch": {"fault": "returns before the work is done"}})
     assert ["returns_early"] == [each.code for each in outcome.faults] and not messages(asked, "train")
+
+
+@pytest.mark.parametrize("when", ["compiled", "called", "saved"])
+def test_an_instance_that_is_lost_while_a_line_is_printed_is_the_outcome(monkeypatch, when):
+    def lose(self, *given, **more):
+        raise PeerLost("instance 1 is gone")
+
+    monkeypatch.setattr(Told, when, lose)
+    outcome, _, _ = trained(folder=Path("runs"), interval=10)
+    assert (Failed, "instance 1 is gone") == (type(outcome), outcome.reason)
+
+
+def test_an_instance_that_is_lost_while_ceilings_are_read_is_the_outcome(monkeypatch):
+    readings = [{"flops_per_s": 1e12, "bytes_per_s": 1e12}] * 3
+
+    def read(self, *given):
+        if not readings:
+            raise PeerLost("instance 1 is gone")
+        return readings.pop()
+
+    monkeypatch.setattr(FakeCeilings, "reading", read)
+    outcome, told, asked = trained()
+    assert (Failed, "instance 1 is gone") == (type(outcome), outcome.reason)
+    assert 5 == len(messages(asked, "train")) == len(told.lines)  # then the fourth reading is due
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(500.0, 10 * (500.0 * 8 + 0.5)), (1e-6, 60.0)])

@@ -19,7 +19,6 @@ from layermark.training.schedule import (
     exponent_of,
     peak_rate,
     schedule_class,
-    warmup,
 )
 
 SCHEDULES = [Constant(), Stepped(), Cosine(), Exponential(), Polynomial()]
@@ -100,11 +99,6 @@ def test_polynomial_falls_after_warm_up():
 def test_warm_up_multiplies():
     plain, warm = (rates(1.0, Cosine(), warmup_epochs=each) for each in (0, 4))
     assert 0.0 == warm.at(0) and pytest.approx(plain.at(10) / 4) == warm.at(10) and plain.at(40) == warm.at(40)
-
-
-def test_warm_up_needs_epochs():
-    assert (5.0, "") == warmup(5.0, in_epochs=True) and (0.0, "") == warmup(0.0, in_epochs=False)
-    assert 0.0 == warmup(5.0, in_epochs=False)[0] and "--iterations" in warmup(5.0, in_epochs=False)[1]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda each: type(each).__name__)

@@ -62,6 +62,17 @@ def test_everything_arrives(origin, here):
     assert origin.session("s1") == here.session("s1")
 
 
+def test_infinities_do_not_travel(here):
+    run = a_run(settings={"execution": "eager", "losses": [1.0, float("nan"), float("inf")]})
+    with open_store(":memory:") as origin:
+        filled(origin, "s1", run)
+        lines = list(origin.lines(["s1"]))
+        assert Imported(sessions=0, outcomes=0, known=1) == origin.take_in(numbered(lines))
+    json.dumps(lines, allow_nan=False)
+    here.take_in(numbered(lines))
+    assert [1.0, None, None] == here.outcomes("s1")[0].settings["losses"]
+
+
 def test_what_is_here_is_known_by_its_content(origin, here):
     lines = numbered(origin.lines(["s1"]))
     here.take_in(lines)
@@ -99,10 +110,10 @@ def test_two_sessions_of_one_name_stay_separate(origin, here):
     lines = numbered(origin.lines(["s1"]))
     for expected in (Imported(sessions=1, outcomes=3, known=0), Imported(sessions=0, outcomes=0, known=3)):
         assert expected == here.take_in(lines)
-    other, own = here.sessions()
-    assert [a_run(20.0)] == here.outcomes(own.id)
-    assert f"s1-{content(lines[0][1])[:8]}" == other.id
-    assert origin.outcomes("s1") == here.outcomes(other.id)
+    other = f"s1-{content(lines[0][1])[:8]}"
+    assert {"s1", other} == {each.id for each in here.sessions()}
+    assert [a_run(20.0)] == here.outcomes("s1")
+    assert origin.outcomes("s1") == here.outcomes(other)
 
 
 def without(line, name):

@@ -4,7 +4,7 @@ import functools
 import shlex
 from pathlib import Path
 
-from layermark.seeds.cnns.train_reading import parse
+from layermark.seeds.cnns.train_parsing import parse
 from layermark.seeds.cnns.train_request import Instance
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "tensorflow_cnns" / "train.py"

@@ -145,15 +145,22 @@ def _reader_left() -> int:
 
 @contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM ends a command the way Ctrl-C does: workers are ended and what was measured is kept."""
+    """SIGTERM and SIGHUP end a command the way Ctrl-C does: workers are ended and what was measured is kept.
+
+    A SIGHUP that is ignored, as under nohup, stays ignored.
+    """
     import signal
     import threading
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    taken = [each for each, handler in before.items() if each == signal.SIGTERM or handler is not signal.SIG_IGN]
     try:
+        for each in taken:
+            signal.signal(each, signal.default_int_handler)
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each in taken:
+            signal.signal(each, before[each])

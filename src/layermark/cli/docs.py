@@ -22,7 +22,7 @@ Errors are one line on stderr. Progress goes to stderr, results to stdout.
 | 1 | something failed: a worker, or the verification of a result; `gate`: slower; `replay`: not reproduced |
 | 2 | the request was wrong |
 | 3 | `gate` cannot tell |
-| 130 | interrupted by Ctrl-C or SIGTERM; what was measured is kept |
+| 130 | interrupted by Ctrl-C, SIGTERM or SIGHUP; what was measured is kept |
 | 141 | the program reading the output went away |
 """
 

@@ -99,9 +99,11 @@ def _write(store: Store, names: Sequence[str], form: str, file: TextIO) -> None:
         return
     import csv
 
+    from layermark.report.csv import defused
+
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows(store, names))
+    writer.writerows({name: defused(value) for name, value in row.items()} for row in rows(store, names))
 
 
 def _write_parquet(store: Store, names: Sequence[str], path: Path) -> None:

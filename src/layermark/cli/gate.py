@@ -25,6 +25,7 @@ from layermark.errors import Unsupported, UserError, WorkerFailed
 
 if TYPE_CHECKING:
     from layermark.session import Listener
+    from layermark.session.deadline import Deadline
     from layermark.spec import Protocol, Spec
     from layermark.stats.gate import Finding
 
@@ -155,7 +156,9 @@ def _judged(spec: Spec, request: GateRequest) -> Finding:
     """Judge one measurement: in one alternation where that can be done, else in whole processes."""
     from layermark.launch.checkout import import_path
     from layermark.session import gate_checkouts
+    from layermark.session.deadline import Deadline
 
+    deadline = Deadline(request.budget_s)
     try:
         return gate_checkouts(
             spec,
@@ -170,23 +173,39 @@ def _judged(spec: Spec, request: GateRequest) -> Finding:
         )
     except (Unsupported, WorkerFailed) as failure:
         request.listener.note(f"{spec.workload} on {spec.backend}: a process at a time, not in alternation ({failure})")
-    return _in_whole_processes(spec, request)
+    return _in_whole_processes(spec, request, deadline)
 
 
-def _in_whole_processes(spec: Spec, request: GateRequest) -> Finding:
-    from layermark.stats.gate import gate_rounds, not_measured
+def _in_whole_processes(spec: Spec, request: GateRequest, deadline: Deadline) -> Finding:
+    from layermark.stats.gate import MIN_ROUNDS, gate_rounds, not_measured
 
-    sides: dict[str, Path] = {"base": request.base, "base again": request.base, "change": request.change}
-    measured: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
     try:
-        for number, name in _order(list(sides), request.rounds):
-            request.listener.phase(spec, f"round {number + 1} of {request.rounds}: {name}")
-            measured[name].append(_measured(sides[name], spec, request.protocol))
+        rounds = _rounds(spec, request, deadline)
     except WorkerFailed as error:
         return not_measured(spec, error.reason)
-    request.listener.finished(measured["change"][-1])
-    base, again, change = measured.values()
+    request.listener.finished(rounds[-1]["change"])
+    if len(rounds) < MIN_ROUNDS:
+        done = f"the budget ended after {len(rounds)} of the {MIN_ROUNDS} rounds that a gate needs"
+        return not_measured(spec, f"{done}; give a longer --budget")
+    base, again, change = ([each[name] for each in rounds] for name in ("base", "base again", "change"))
     return gate_rounds(spec, base, again, change, request.tolerated, request.measurements)
+
+
+def _rounds(spec: Spec, request: GateRequest, deadline: Deadline) -> list[dict[str, dict[str, Any]]]:
+    """Measure all rounds, or as many as end within the budget: none begins that takes longer than is left."""
+    sides: dict[str, Path] = {"base": request.base, "base again": request.base, "change": request.change}
+    done: list[dict[str, dict[str, Any]]] = []
+    longest = 0.0
+    for order in _orders(list(sides), request.rounds):
+        if done and deadline.left() <= longest:
+            break
+        began, found = deadline.now(), {}
+        for name in order:
+            request.listener.phase(spec, f"round {len(done) + 1} of {request.rounds}: {name}")
+            found[name] = _measured(sides[name], spec, request.protocol)
+        done.append(found)
+        longest = max(longest, deadline.now() - began)
+    return done
 
 
 def _measured(root: Path, spec: Spec, protocol: Protocol) -> dict[str, Any]:
@@ -198,11 +217,9 @@ def _measured(root: Path, spec: Spec, protocol: Protocol) -> dict[str, Any]:
     return document
 
 
-def _order(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
+def _orders(names: Sequence[str], rounds: int) -> Iterator[list[str]]:
     chance = random.Random(0)
-    for number in range(rounds):
-        for name in chance.sample(list(names), len(names)):
-            yield number, name
+    return (chance.sample(list(names), len(names)) for _ in range(rounds))
 
 
 def _stored(args: Namespace, tolerated: float) -> list[Finding]:

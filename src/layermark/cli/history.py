@@ -70,7 +70,7 @@ def _nothing(args: Namespace, url: str) -> str:
 
 
 def _overview(found: Sequence[Series]) -> str:
-    from layermark.cli.plain import small_plot, table, titles
+    from layermark.cli.plain import printable, small_plot, table, titles
 
     header = ["key", "measurement", "sessions", "rate", "since first", "ceiling", "changes", "over time"]
     rows = []
@@ -89,7 +89,7 @@ def _overview(found: Sequence[Series]) -> str:
             ]
         )
     lines = [table(header, rows, left=["key", "measurement", "over time"])]
-    machines = {series.machine for series in found}
+    machines = {printable(series.machine) for series in found}
     return "\n".join([*lines, *(f"on {each}" for each in sorted(machines)), "one in full: layermark history --key KEY"])
 
 
@@ -111,12 +111,15 @@ def _detail(series: Series) -> str:
 
 
 def _change_lines(series: Series) -> list[str]:
+    from layermark.report.text import one_line
+
     measured = _measured(series)
-    return [
+    lines = (
         f"changed by {change.ratio - 1:+.1%} with session {measured[change.index].session}"
         f"{_explained(measured[change.index - 1], measured[change.index])}"
         for change in _changes(series)
-    ]
+    )
+    return list(map(one_line, lines))
 
 
 def _explained(before: Point, after: Point) -> str:

@@ -87,13 +87,20 @@ def _takes(parser: Parser, word: str, after: str) -> bool:
 
 def execute(args: Namespace, argv: Sequence[str]) -> int:
     """Start the instances and return the status of the first that failed, or 0."""
-    from layermark.launch.poprun import Options, describe, plan, shared
+    from layermark.launch.poprun import Options, plan
+    from layermark.launch.ports import Ports
     from layermark.options import options_of, read_record
 
     environment = dict(os.environ)
     options = Options(**read_record(Options, texts(args, options_of(Options))))
-    job = plan(options, args.program, environment)
-    _check_stages(job)
+    with Ports(0) as ports:
+        return _carry_out(plan(options, args.program, environment, ports), args, environment)
+
+
+def _carry_out(job: Job, args: Namespace, environment: dict[str, str]) -> int:
+    from layermark.launch.poprun import describe, shared
+
+    _check_program(job)
     if args.no_effect:
         _say(f"without effect here: {', '.join(args.no_effect)}")
     if notice := shared(job):
@@ -106,15 +113,22 @@ def execute(args: Namespace, argv: Sequence[str]) -> int:
     return _run(job, environment)
 
 
-def _check_stages(job: Job) -> None:
-    """A program of the seeds must have the stages that it is given; of any other, the launcher knows nothing."""
+def _check_program(job: Job) -> None:
+    """A program of the seeds must have the stages that it is given; of any other, the launcher knows nothing.
+
+    Where its instances find the same files and variables as this process, a training program is checked altogether.
+    """
     from layermark.launch.poprun import script_of
-    from layermark.seeds.stages import check_stages, stages_of
+    from layermark.launch.words import exports
+    from layermark.seeds.stages import check_stages, check_training, stages_of
 
     file, *words = script_of(job.program) or ("",)
     stages = stages_of(Path(file), words) if file else None
     if stages is not None:
         check_stages(job.options.ipus_per_replica, stages)
+    if file and not (job.remote or exports(job.global_words + job.local_words)):
+        each = job.options.num_replicas // job.options.num_instances
+        check_training(Path(file), words, job.options.num_instances, each, job.options.ipus_per_replica)
 
 
 def _command(job: Job, environment: Mapping[str, str]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ from layermark.cli.request import STORE_HELP, read
 from layermark.errors import UserError
 
 if TYPE_CHECKING:
-    from layermark.store import SessionRecord
+    from layermark.store import SessionRecord, Store
 
 SUMMARY = "remove old sessions from the store"
 
@@ -46,10 +47,19 @@ def execute(args: Namespace, argv: Sequence[str]) -> int:
         raise UserError("nothing to remove; type --keep N, or --older-than AGE such as 90d")
     with open_store(args.store) as store:
         gone = [record.id for record in chosen(store.sessions(), keep or 0, before)]
-        if not args.dry_run:
+        if gone and not args.dry_run:
             store.prune(gone)
+            _compact(store)
     print(*gone, f"{'would remove' if args.dry_run else 'removed'} {len(gone)} sessions", sep="\n")
     return 0
+
+
+def _compact(store: Store) -> None:
+    """What was to be removed is gone by now, whether its room can be given back or not."""
+    try:
+        store.compact()
+    except UserError as error:
+        print(f"layermark: note: {error}", file=sys.stderr)
 
 
 def chosen(newest_first: Sequence[SessionRecord], keep: int, before: datetime | None) -> list[SessionRecord]:

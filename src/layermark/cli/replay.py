@@ -108,16 +108,16 @@ def _answer(store: Store, stored: Document, again: Document | None) -> dict[str,
 
 def _line(answer: Document) -> str:
     from layermark.cli.plain import titles
-    from layermark.report.text import human
+    from layermark.report.text import human, one_line
     from layermark.spec import Spec
 
     name = titles([Spec.from_json(answer["spec"])])[0]
     if answer["reason"]:
-        return f"not reproduced: {name}: {answer['reason']}"
+        return one_line(f"not reproduced: {name}: {answer['reason']}")
     head = "reproduced" if answer["reproduced"] else "not reproduced"
     rates = (
         f"{human(answer['stored']['value'])} then, {human(answer['measured']['value'])} {answer['stored']['unit']} now"
     )
     told = f"{rates} ({answer['ratio'] - 1:+.1%}), within +-{answer['within']:.1%} counts as the same"
     changed = f"; what else changed: {'; '.join(answer['differences'])}" if answer["differences"] else ""
-    return f"{head}: {name}: {told}{changed}"
+    return one_line(f"{head}: {name}: {told}{changed}")

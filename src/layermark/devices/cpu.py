@@ -64,9 +64,12 @@ def cgroup_cpus() -> float | None:
 
 
 def cgroup_memory() -> int | None:
-    """Bytes left under the control group's memory limit, if there is one."""
+    """Bytes left under the control group's memory limit, if there is one; files that are only cached give way."""
     limit, used = _read("/sys/fs/cgroup/memory.max").strip(), _read("/sys/fs/cgroup/memory.current").strip()
-    return int(limit) - int(used) if limit.isdigit() and used.isdigit() else None
+    if not (limit.isdigit() and used.isdigit()):
+        return None
+    cached = re.search(r"^inactive_file (\d+)$", _read("/sys/fs/cgroup/memory.stat"), re.MULTILINE)
+    return int(limit) - max(0, int(used) - int(cached[1] if cached else 0))
 
 
 def free_memory() -> int:

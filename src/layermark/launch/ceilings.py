@@ -10,7 +10,7 @@ from layermark import registry
 from layermark.backends.base import Backend, backend
 from layermark.devices import cpu
 from layermark.errors import Unsupported, UserError, WorkerFailed
-from layermark.launch.process import Crew, Worker, finish_all, worker_environment
+from layermark.launch.process import Crew, Worker, await_all, worker_environment
 from layermark.spec import Spec
 
 _Key = tuple[str, int, str]
@@ -84,7 +84,7 @@ class Ceilings:
         try:
             for worker in workers:
                 worker.begin("ceiling", working_set=working_set, seconds=seconds)
-            answers = finish_all(workers, self._timeout())
+            answers = await_all(workers, self._timeout())
         except WorkerFailed:
             self._dismiss(key)
             raise
@@ -104,7 +104,7 @@ class Ceilings:
         """Return the probes of a runtime, thread budget and type once all of them are ready."""
         probes = self._workers[key]
         try:
-            finish_all([each for each in probes if each in self._starting], self._timeout())
+            await_all([each for each in probes if each in self._starting], self._timeout())
         except (Unsupported, UserError, WorkerFailed):
             self._dismiss(key)
             raise

@@ -69,6 +69,7 @@ def main(argv: Sequence[str]) -> None:
     place = _place(setting, os.environ)
     try:
         _prepare(setting, place)
+        _restore_signals()
         os.execvp(program[0], program)
     except OSError as error:
         sys.stderr.write(f"poprun: instance {place.rank} cannot run {program[0]}: {error}\n")
@@ -83,9 +84,22 @@ def _prepare(setting: Setting, place: Place) -> None:
         _write(2, f"{HEADER}{json.dumps(dataclasses.asdict(seen))}\n".encode())
 
 
-def end_with_parent(ending: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel end this process when the one that started it dies, however that happens."""
+def _restore_signals() -> None:
+    """Python ignores these, and what is ignored stays so in the program: `yes | head -1` would complain."""
+    for each in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(each, signal.SIG_DFL)
+
+
+def end_with_parent(ending: signal.Signals = signal.SIGKILL, parent: int | None = None) -> None:
+    """Have the kernel end this process when the one that started it dies, however that happens.
+
+    The kernel tells only of a death that is still to come: if `parent` (the present one unless given) is gone already,
+    this process ends here.
+    """
+    expected = os.getppid() if parent is None else parent
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ending)
+    if os.getppid() != expected:
+        os._exit(128 + ending)
 
 
 def variables(setting: Setting, place: Place) -> dict[str, str]:
@@ -126,8 +140,7 @@ def _enter(setting: Setting, place: Place) -> topology.Observed:
     budget = thread_budget()  # before binding: it is that of all instances on this host
     if setting.bind:
         os.sched_setaffinity(0, topology.share(place.local_rank, place.local_size, numa_aware=setting.numa_aware))
-    threads = topology.threads_for(os.sched_getaffinity(0), budget, place.local_size, os.environ)
-    os.environ.update(dict.fromkeys(topology.THREAD_VARIABLES, str(threads)))
+    os.environ.update(topology.thread_limits(os.sched_getaffinity(0), budget, place.local_size, os.environ))
     os.environ.update(variables(setting, place))
     return topology.observe(place.rank, socket.gethostname())
 
@@ -144,11 +157,22 @@ def _redirect(setting: Setting, rank: int) -> None:
 def _line(setting: Setting, rank: int, stream: str) -> int | None:
     pipe = os.path.join(setting.lines_folder, f"{rank}.{stream}")
     if setting.lines_folder and os.path.exists(pipe):
-        descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)  # poprun reads already, or is gone
-        os.set_blocking(descriptor, True)
-        return descriptor
-    if not setting.lines_address:
-        return None
+        try:
+            return _pipe(pipe)
+        except OSError:
+            if not setting.lines_address:
+                raise
+    return _connection(setting, rank, stream) if setting.lines_address else None
+
+
+def _pipe(path: str) -> int:
+    """Open a named pipe. It has no reader if poprun is gone, or on another host, in a folder that hosts share."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def _connection(setting: Setting, rank: int, stream: str) -> int:
     host, _, port = setting.lines_address.rpartition(":")
     line = socket.create_connection((host, int(port)), timeout=10)
     line.settimeout(None)

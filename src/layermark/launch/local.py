@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import signal
@@ -38,7 +39,7 @@ class Instances:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             process_group=0,  # to end it with all that it starts; Ctrl-C reaches poprun alone, which ends all
-            preexec_fn=instance.end_with_parent,
+            preexec_fn=functools.partial(instance.end_with_parent, parent=os.getpid()),
         )
         self._running[rank] = process
         for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):

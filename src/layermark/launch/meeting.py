@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import math
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,6 +40,8 @@ class Meeting:
         self._waiting: dict[int, Mapping[str, Any]] = {}
         self._failure = ""
         self._changed = threading.Condition()
+        self._ends = math.inf
+        """When the timer of a collective call ends, on the monotonic clock."""
         self._timer = self._after(join_s, lambda: self._late_to_join(join_s))
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -128,14 +132,20 @@ class Meeting:
         return True
 
     def _complete_or_wait(self, message: Mapping[str, Any]) -> None:
-        if len(self._waiting) == 1:
-            self._timer = self._after(message["timeout"], lambda: self._late(message))
         if len(self._waiting) < self._size:
+            self._keep_time(message)
             return
         self._timer.cancel()
         values = [self._waiting[rank]["value"] for rank in range(self._size)]
         self._waiting.clear()
         self._reply(_answers(message["kind"], values))
+
+    def _keep_time(self, message: Mapping[str, Any]) -> None:
+        """Have the timer end the meeting when the first of those that wait has waited long enough."""
+        ends = time.monotonic() + message["timeout"]
+        if len(self._waiting) == 1 or ends < self._ends:
+            self._timer.cancel()
+            self._ends, self._timer = ends, self._after(message["timeout"], lambda: self._late(message))
 
     def _wait_for_end(self, rank: int) -> None:
         """Let an instance that failed end before its peers do, so that the launcher sees whose fault it was."""

@@ -74,12 +74,17 @@ def _own_words(job: Job, given: tuple[str, ...]) -> Iterator[str]:
 
 
 def _slots(job: Job) -> Iterator[str]:
-    """`--host` with a number of slots for each: where none is given, instances are dealt out equally."""
+    """`--host` with a number of slots for each: hosts without one share equally what the others leave."""
     given = [part.strip() for part in job.options.host.split(",") if part.strip()]
-    count = job.options.num_instances
-    for index, part in enumerate(given):
-        equal = count // len(given) + (index < count % len(given))
-        yield part if ":" in part else f"{part}:{max(1, equal)}"
+    taken = sum(int(part.partition(":")[2]) for part in given if ":" in part)
+    left, hosts = job.options.num_instances - taken, sum(":" not in part for part in given)
+    for part in given:
+        if ":" in part:
+            yield part
+            continue
+        share = max(1, math.ceil(left / hosts))
+        left, hosts = left - share, hosts - 1
+        yield f"{part}:{share}"
 
 
 def run(job: Job, lines: Lines, environment: Mapping[str, str]) -> Failure | None:
@@ -120,7 +125,7 @@ def _start(command: list[str], lines: Lines, environment: Mapping[str, str]) -> 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         process_group=0,
-        preexec_fn=functools.partial(instance.end_with_parent, signal.SIGTERM),
+        preexec_fn=functools.partial(instance.end_with_parent, signal.SIGTERM, parent=os.getpid()),
     )
     for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):
         assert pipe is not None

@@ -17,6 +17,7 @@ from pathlib import Path
 from layermark.errors import UserError
 from layermark.launch import topology, words
 from layermark.launch.instance import Setting
+from layermark.launch.ports import Ports
 from layermark.options import integer, option, switch
 
 LAUNCHERS = ("auto", "mpirun", "builtin")
@@ -45,7 +46,7 @@ class Options:
     )
     offline_mode: bool = option(False, help="run without devices; here the program runs as it is", parse=switch)
     print_topology: bool = option(
-        False, help="show CPUs, threads and memory node of every instance as observed in it", parse=switch
+        False, help="show CPUs, thread limit and memory node of every instance as observed in it", parse=switch
     )
     num_ilds: int = option(1, help="of clusters of IPUs: checked, without effect here", parse=integer(1))
     update_partition: bool = option(False, help="of clusters of IPUs: checked, without effect here", parse=switch)
@@ -92,8 +93,11 @@ class Job:
         return words.tags_output(self.global_words + self.local_words)
 
 
-def plan(options: Options, program: Sequence[str], environment: Mapping[str, str]) -> Job:
-    """Return the job, or raise `UserError` for one that cannot work; nothing is started."""
+def plan(options: Options, program: Sequence[str], environment: Mapping[str, str], ports: Ports) -> Job:
+    """Return the job, or raise `UserError` for one that cannot work; nothing is started.
+
+    `ports` holds the port at which the instances will meet until instance 0 listens there.
+    """
     _check_counts(options)
     given = tuple(words.split("--mpi-global-args", options.mpi_global_args))
     local = tuple(words.split("--mpi-local-args", options.mpi_local_args))
@@ -110,7 +114,7 @@ def plan(options: Options, program: Sequence[str], environment: Mapping[str, str
         global_words=given,
         local_words=local,
         master_address=address,
-        master_port=_master_port(address, environment),
+        master_port=_master_port(address, environment, ports),
     )
 
 
@@ -144,8 +148,8 @@ def _places(job: Job, environment: Mapping[str, str]) -> Iterator[str]:
     count = job.options.num_instances
     for rank in range(count):
         cpus = topology.share(rank, count, numa_aware=job.options.numa_aware)
-        threads = topology.threads_for(cpus, thread_budget(), count, environment)
-        yield f"instance {rank}: CPUs {topology.as_list(cpus)}, {threads} thread{'s' * (threads != 1)}"
+        threads = topology.thread_limits(cpus, thread_budget(), count, environment)["OMP_NUM_THREADS"]
+        yield f"instance {rank}: CPUs {topology.as_list(cpus)}, at most {threads} thread{'s' * (threads != '1')}"
 
 
 def _check_counts(options: Options) -> None:
@@ -177,10 +181,13 @@ def _hosts(options: Options) -> Iterator[str]:
     """`--host` without its slots; raises `UserError` if they are too few."""
     given = [part.strip() for part in options.host.split(",") if part.strip()]
     slots = [part.partition(":")[2] for part in given]
-    if any(text and not text.isdigit() for text in slots):
+    if any(":" in part and not text.isdigit() for part, text in zip(given, slots, strict=True)):
         raise UserError(f"--host {options.host}: expected NAME or NAME:SLOTS, separated by commas")
     if given and all(slots) and sum(map(int, slots)) < options.num_instances:
-        raise UserError(f"--host {options.host} has fewer slots than --num-instances {options.num_instances}")
+        raise UserError(
+            f"--host {options.host} has fewer slots than --num-instances {options.num_instances};"
+            " a host without a number takes the rest"
+        )
     yield from (part.partition(":")[0] for part in given)
 
 
@@ -282,16 +289,13 @@ def _master_address(hosts: Sequence[str], environment: Mapping[str, str]) -> str
     return hosts[0] if hosts and not is_local(hosts[0]) else address_towards(hosts)
 
 
-def _master_port(address: str, environment: Mapping[str, str]) -> int:
+def _master_port(address: str, environment: Mapping[str, str], ports: Ports) -> int:
     text = environment.get("MASTER_PORT", "0")
     if not text.isdigit() or int(text) > 65535:
         raise UserError(f"MASTER_PORT is {text!r}; expected a port from 1 to 65535")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address if is_local(address) else "", int(text)))
-        except OSError as error:
-            if not is_local(address):
-                return int(text)
-            raise UserError(f"MASTER_PORT {text} is not free ({error.strerror}); unset it, or set another") from None
-        return int(probe.getsockname()[1])
+    try:
+        return ports.hold(address if is_local(address) else "", int(text))
+    except OSError as error:
+        if not is_local(address):
+            return int(text)
+        raise UserError(f"MASTER_PORT {text} is not free ({error.strerror}); unset it, or set another") from None

@@ -19,17 +19,24 @@ class Ports:
     def __init__(self, count: int) -> None:
         self._sockets: list[socket.socket] = []
         for _ in range(count):
-            held = socket.socket()
-            held.bind(("", 0))
-            # After binding, so that the kernel looked for a port that is all free.
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._sockets.append(held)
+            self.hold()
 
     def __enter__(self) -> Ports:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close()
+
+    def hold(self, host: str = "", number: int = 0) -> int:
+        """Hold one more port, of this number unless any will do, and return it; raises `OSError` if it is taken."""
+        held = socket.socket()
+        self._sockets.append(held)
+        # Before binding, what has just been closed there is no obstacle; after it, the kernel looks for one all free.
+        if number:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((host, number))
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return int(held.getsockname()[1])
 
     @property
     def numbers(self) -> Sequence[int]:

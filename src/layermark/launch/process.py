@@ -214,7 +214,7 @@ Blame = Callable[[], str]
 """Says which of the ranks that wait for each other hangs; nothing where it cannot tell."""
 
 
-def finish_all(
+def await_all(
     workers: Sequence[Worker], timeout: float, alarm: Alarm | None = None, blame: Blame | None = None
 ) -> list[dict[str, Any]]:
     """Wait for the answers to what was begun last, all at work at the same time.
@@ -250,7 +250,7 @@ def finish_all(
     return [answers[index] for index in range(len(workers))]
 
 
-def finish_lead(
+def await_lead(
     workers: Sequence[Worker], timeout: float, alarm: Alarm | None = None, blame: Blame | None = None
 ) -> dict[str, Any]:
     """Wait for the answer of the first worker, while the others follow it.

@@ -54,8 +54,9 @@ def nobody_left() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ignore Ctrl-C and SIGTERM within the block: a second one must not leave half of the cleaning undone."""
-    before = {each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGTERM)}
+    """Ignore Ctrl-C, SIGTERM and SIGHUP within the block: a second one must not leave half of the cleaning undone."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {each: signal.signal(each, signal.SIG_IGN) for each in signals}
     try:
         yield
     finally:

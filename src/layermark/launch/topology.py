@@ -22,15 +22,17 @@ class Observed:
     pid: int
     host: str
     cpus: tuple[int, ...]
-    threads: int
+    thread_limit: int
+    """How many threads its environment allows; how many it will have is up to the program."""
     memory_nodes: tuple[int, ...]
 
     def line(self) -> str:
         """Return one line for people."""
         nodes = as_list(self.memory_nodes) or "unknown"
+        cpus = f"{len(self.cpus)} CPU{'s' * (len(self.cpus) != 1)}"
         return (
-            f"instance {self.rank} on {self.host}: pid {self.pid}, CPUs {as_list(self.cpus)},"
-            f" {self.threads} thread{'s' * (self.threads != 1)}, memory node {nodes}"
+            f"instance {self.rank} on {self.host}: pid {self.pid}, {cpus} ({as_list(self.cpus)}),"
+            f" thread limit {self.thread_limit} (OMP_NUM_THREADS), memory node {nodes}"
         )
 
 
@@ -73,11 +75,22 @@ def numa_nodes() -> list[set[int]]:
     return [node for node in found if node]
 
 
-def threads_for(cpus: Iterable[int], host_budget: int, count: int, environment: Mapping[str, str]) -> int:
-    """Return how many threads an instance may use: its CPUs, its part of the host's budget, and what was asked for."""
+def thread_limits(cpus: Iterable[int], host_budget: int, count: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that limit the threads of an instance to its CPUs and its part of the host's budget.
+
+    Each may ask for less, and those that do not are asked for as many as OMP_NUM_THREADS.
+
+    >>> thread_limits([0, 1, 2], 8, 2, {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "1"})["MKL_NUM_THREADS"]
+    '1'
+    """
     most = max(1, min(len(set(cpus)), host_budget // count or 1))
-    requested = environment.get("OMP_NUM_THREADS", "")
-    return min(most, int(requested)) if requested.isdigit() and int(requested) > 0 else most
+    common = _requested(environment, "OMP_NUM_THREADS") or most
+    return {name: str(min(most, _requested(environment, name) or common)) for name in THREAD_VARIABLES}
+
+
+def _requested(environment: Mapping[str, str], name: str) -> int:
+    text = environment.get(name, "")
+    return int(text) if text.isdigit() else 0
 
 
 def observe(rank: int, host: str) -> Observed:
@@ -87,7 +100,7 @@ def observe(rank: int, host: str) -> Observed:
         pid=os.getpid(),
         host=host,
         cpus=tuple(sorted(from_list(_status("Cpus_allowed_list")))),
-        threads=int(os.environ.get("OMP_NUM_THREADS", "0")),
+        thread_limit=int(os.environ.get("OMP_NUM_THREADS", "0")),
         memory_nodes=_memory_nodes(),
     )
 

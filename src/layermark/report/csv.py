@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from layermark.metric import KNOWN, Metric, metrics
 from layermark.report import text
 from layermark.report.model import Report, Row
 
 _PARTS = ("value", "low", "high", "unit")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 _HEAD = ("id", "session", "status", "mark", "reason")
 
 
@@ -22,22 +23,22 @@ def render(report: Report) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     named = (tag if part == "value" else f"{tag}.{part}" for tag, part in fields)
-    writer.writerow([*_HEAD, *map(_defused, options), *named])
+    writer.writerow([*_HEAD, *map(defused, options), *named])
     for row in report.rows:
         document, given = row.document, _options(row)
         facts = [row.id, document["session"], row.status, row.mark, text.clean(document["reason"] or "")]
         cells = [*facts, *(given.get(name, "") for name in options), *_numbers(row, fields)]
-        writer.writerow([_defused(each) if isinstance(each, str) else each for each in cells])
+        writer.writerow(map(defused, cells))
     return file.getvalue()
 
 
-def _defused(cell: str) -> str:
-    """A text that no spreadsheet takes for a formula; numbers stay numbers.
+def defused(cell: Any) -> Any:
+    """Return a cell that no spreadsheet takes for a formula; numbers stay numbers.
 
-    >>> _defused("=1+1"), _defused("-2.5"), _defused("lstm")
-    ("'=1+1", '-2.5', 'lstm')
+    >>> defused("=1+1"), defused("-2.5"), defused("lstm"), defused(-2.5)
+    ("'=1+1", '-2.5', 'lstm', -2.5)
     """
-    if not cell.startswith(_FORMULA):
+    if not isinstance(cell, str) or not cell.startswith(_FORMULA):
         return cell
     try:
         float(cell)

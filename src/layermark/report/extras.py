@@ -120,7 +120,7 @@ def _views(document: Mapping[str, Any], room: float) -> dict[str, Any]:
         "facts": profiles.facts(profile) if whole else {},
         "phases": profiles.phases(document),
         "insights": tuple(text.clean(str(each["text"])) for each in profile["insights"]) if whole else (),
-        "tree": tuple(profiles.tree(profile)[: round(TREE_SHOWN * room)]) if whole else (),
+        "tree": tuple(profiles.tree(profile, round(TREE_SHOWN * room))) if whole else (),
         "alive": profiles.alive(profile)[: round(profiles.ALIVE_SHOWN * room)] if whole else (),
         "memory": over_time.memory(profile, room),
         "timeline": over_time.timeline(profile, room),

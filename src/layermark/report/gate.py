@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from layermark.report.text import clean
+from layermark.report.markdown import plain
+from layermark.report.text import one_line
 from layermark.stats.accounts import told as told_of
 from layermark.stats.gate import Finding
 
@@ -19,7 +20,7 @@ def as_text(findings: Sequence[Finding], names: Sequence[str]) -> str:
     lines = []
     for each, name in zip(findings, names, strict=True):
         lines.append(f"{_SIGNS[each.answer]} {name}: {each.answer}{_numbers(each)}{_because(each)}")
-        lines += [f"    differs: {'; '.join(each.differences)}"] if each.differences else []
+        lines += [f"    differs: {one_line('; '.join(each.differences))}"] if each.differences else []
         lines += [f"    where: {_where(each)}"] if each.operators else []
     return "\n".join([*lines, summary(findings)])
 
@@ -29,12 +30,10 @@ def as_markdown(findings: Sequence[Finding], names: Sequence[str]) -> str:
     lines = ["| measurement | answer | change | interval | base against itself | where | what else differs |"]
     lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
     for each, name in zip(findings, names, strict=True):
-        cells = [name, f"**{each.answer}**", *_cells(each), _where(each), "; ".join(each.differences)]
-        lines.append(f"| {' | '.join(map(_escaped, cells))} |")
+        told = map(_shown, (*_cells(each), _where(each), "; ".join(each.differences)))
+        lines.append(f"| {' | '.join([_shown(name), f'**{each.answer}**', *told])} |")
     reasons = [
-        f"- {_escaped(name)}: {_escaped(each.reason)}"
-        for each, name in zip(findings, names, strict=True)
-        if each.reason
+        f"- {_shown(name)}: {_shown(each.reason)}" for each, name in zip(findings, names, strict=True) if each.reason
     ]
     return "\n".join([*lines, "", *reasons, "", summary(findings)])
 
@@ -85,17 +84,15 @@ def _cells(finding: Finding) -> tuple[str, str, str]:
 
 def _where(finding: Finding) -> str:
     """The operators that account for most of a difference."""
-    return clean("; ".join(map(told_of, finding.operators))).replace("\n", " ")
+    return one_line("; ".join(map(told_of, finding.operators)))
 
 
 def _because(finding: Finding) -> str:
-    return f"; {finding.reason}" if finding.reason else ""
+    return f"; {one_line(finding.reason)}" if finding.reason else ""
 
 
-def _escaped(text: str) -> str:
-    """Markdown shows names as they are: no HTML, no new cell, no new line."""
-    safe = "".join(each if each.isprintable() else "?" for each in text)
-    return safe.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("|", "\\|")
+def _shown(words: str) -> str:
+    return plain(one_line(words))
 
 
 def _xml(text: str) -> str:

@@ -170,7 +170,9 @@ def _heat_cell(cell: HeatCell | None) -> str:
     mark = {"fastest": " won", "cannot tell": " tied", "FAILED": " bad"}.get(cell.mark, "")
     others = f", best of {cell.others + 1}" if cell.others else ""
     inner = f"<b>{e(cell.text)}</b> <span>{e(cell.ratio)}{others}</span>"
-    return f'<td class="h{cell.shade}{mark}"><a href="#result-{e(cell.row)}" aria-label="{e(cell.label)}">{inner}</a>'
+    title = f' title="{e(cell.reason)}"' if cell.reason else ""
+    link = f'<a href="#result-{e(cell.row)}" aria-label="{e(cell.label)}"{title}>{inner}</a>'
+    return f'<td class="h{cell.shade}{mark}">{link}'
 
 
 def _figures(section: Section, styles: Mapping[str, int]) -> Iterator[str]:

@@ -13,7 +13,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#])")
 
 def render(report: Report) -> str:
     """A table of every measured result, then what was skipped, what failed, and the warnings."""
-    parts = [*_table(report), *_notices(report), "", f"{_plain(report.totals)}"]
+    parts = [*_table(report), *_notices(report), "", f"{plain(report.totals)}"]
     return "\n".join(parts).strip("\n") + "\n"
 
 
@@ -36,23 +36,28 @@ def _cell(report: Report, row: Row, index: int) -> str:
 def _notices(report: Report) -> Iterator[str]:
     yield ""
     for failure in report.failures:
-        yield f"- failed: {_titles(report, [failure.row])}: {_plain(failure.reason)}"
+        yield f"- failed: {_titles(report, [failure.row])}: {plain(failure.reason)}"
     yield from (f"- skipped: {_notice(report, each)}" for each in report.skips)
     yield from (f"- warning: {_notice(report, each)}" for each in report.warnings)
 
 
 def _notice(report: Report, notice: Notice) -> str:
     more = f" (and {len(notice.rows) - 1} more)" if len(notice.rows) > 1 else ""
-    return f"{_titles(report, notice.rows[:1])}{more}: {_plain(notice.text)}"
+    return f"{_titles(report, notice.rows[:1])}{more}: {plain(notice.text)}"
 
 
 def _titles(report: Report, ids: Sequence[str]) -> str:
-    return _plain(", ".join(report.titles(ids)))
+    return plain(", ".join(report.titles(ids)))
 
 
 def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(map(_plain, cells))} |"
+    return f"| {' | '.join(map(plain, cells))} |"
 
 
-def _plain(words: str) -> str:
+def plain(words: str) -> str:
+    """Return words that Markdown shows as they are: no markup, no new cell, no new line.
+
+    >>> print(plain("a|b <i> [x](http://y)"))
+    a\\|b \\<i\\> \\[x\\](http://y)
+    """
     return _SPECIAL.sub(r"\\\1", " ".join(words.splitlines()))

@@ -125,6 +125,12 @@ class Report:
         return tuple(row for group in self.groups for row in group.rows)
 
     @property
+    def latest(self) -> tuple[Row, ...]:
+        """Of every request that was measured the last session: what is true of one moment needs no earlier ones."""
+        found = {(row.title, row.runtime, row.document["rank"]): row for row in self.measured if row.status == "ok"}
+        return tuple(found.values())
+
+    @property
     def totals(self) -> str:
         """How many results there are, by status, and of which sessions."""
         parts = ", ".join(f"{count} {status}" for status, count in self.counts.items() if count)

@@ -165,21 +165,12 @@ def series(points: Sequence[tuple[str, Point]], *, joined: bool = False) -> tupl
     )
 
 
-def _latest(report: Report) -> list[Row]:
-    """Of every request its last session: plots of one moment would otherwise show each point several times."""
-    found = {}
-    for row in report.measured:
-        if row.status == "ok":
-            found[row.title, row.runtime, row.document["rank"]] = row
-    return list(found.values())
-
-
 def _label(row: Row, *values: Metric) -> str:
     return f"{row.title}: {', '.join(text.quantity(each) for each in values)}"
 
 
 def _batch_plots(report: Report) -> Iterator[Plot]:
-    for family, rows in by_family(_latest(report)).items():
+    for family, rows in by_family(report.latest).items():
         sizes = sorted({int(row.document["spec"]["batch_size"]) for row in rows})
         if len(sizes) > 1:
             rate = metric("throughput").read(rows[0].document)
@@ -202,7 +193,7 @@ def _rate_point(row: Row, x: float) -> Point:
 
 def _latency_plots(report: Report) -> Iterator[Plot]:
     known = metric("latency_ms.p50")
-    for family, rows in by_family(_latest(report)).items():
+    for family, rows in by_family(report.latest).items():
         points = [(row.runtime, _latency_point(row)) for row in rows if known.read(row.document).value is not None]
         if len(points) > 1:
             yield Plot(

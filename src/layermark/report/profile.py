@@ -36,7 +36,7 @@ def title(document: Mapping[str, Any]) -> str:
     """Return what a profile is of."""
     spec, settings = document["spec"], document["settings"]
     words = (spec["workload"], spec["backend"], settings.get("execution"), spec["mode"], f"batch {spec['batch_size']}")
-    return _word(" ".join(str(word) for word in words if word))
+    return text.one_line(" ".join(str(word) for word in words if word))
 
 
 def profile_lines(name: str, profile: Profile, phases: Mapping[str, str] | None = None) -> Iterator[str]:
@@ -51,24 +51,24 @@ def profile_lines(name: str, profile: Profile, phases: Mapping[str, str] | None 
     yield from _memory(profile)
     yield from _alive(profile)
     for each in profile["insights"]:
-        yield f"{each['code']}: {_word(each['text'])}"
+        yield f"{each['code']}: {text.one_line(each['text'])}"
     yield from _files(profile["files"])
 
 
 def comparison_lines(found: profiles.Comparison) -> Iterator[str]:
     """Profiles of one network beside each other, as a table."""
-    yield f"{_word(found.title)}: the same nodes on each runtime, per batch"
-    yield from _aligned([tuple(map(_short, map(_word, line))) for line in found.lines], words=1)
+    yield f"{text.one_line(found.title)}: the same nodes on each runtime, per batch"
+    yield from _aligned([tuple(map(_short, map(text.one_line, line))) for line in found.lines], words=1)
     if found.left_out:
         yield f"and {found.left_out} more"
 
 
 def _tree(profile: Profile) -> Iterator[str]:
-    branches = [each for each in profiles.tree(profile) if each.depth < _TREE_DEPTH]
+    branches = profiles.tree(profile, levels=_TREE_DEPTH)
     if len(branches) > 1:
         yield "program tree"
         cells = [
-            (_short("  " * each.depth + _word(each.name)), profiles.ms(each.time_s), text.percent(each.share))
+            (_short("  " * each.depth + text.one_line(each.name)), profiles.ms(each.time_s), text.percent(each.share))
             for each in branches
         ]
         yield from (f"  {line}" for line in _aligned(cells, words=1))
@@ -80,18 +80,20 @@ def _memory(profile: Profile) -> Iterator[str]:
     if found is not None:
         most = found.peak_bytes or 1
         held = "".join(_LEVELS[min(len(_LEVELS) - 1, held * len(_LEVELS) // most)] for _, held in found.points)
-        yield f"{'memory over time':<17} [{held}] {_word(found.label)}"
+        yield f"{'memory over time':<17} [{held}] {text.one_line(found.label)}"
 
 
 def _alive(profile: Profile) -> Iterator[str]:
     held, found = profiles.alive(profile), over_time.memory(profile)
     if held:
-        yield f"alive at the peak of memory{f', {_word(found.source)}' if found else ''}"
-        yield from (f"  {line}" for line in _aligned([(_short(_word(name)), *rest) for name, *rest in held], words=1))
+        yield f"alive at the peak of memory{f', {text.one_line(found.source)}' if found else ''}"
+        yield from (
+            f"  {line}" for line in _aligned([(_short(text.one_line(name)), *rest) for name, *rest in held], words=1)
+        )
 
 
 def _files(paths: Sequence[str]) -> Iterator[str]:
-    for path in map(_word, paths):
+    for path in map(text.one_line, paths):
         name = Path(path).name
         if name.endswith(".trace.json"):
             yield f"trace: {path} (layermark trace FILE --open)"
@@ -121,7 +123,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     rate = row["flops_per_s"]
     return (
         _short(_nodes(row["node"])),
-        _short(_word(row["operator"])),
+        _short(text.one_line(row["operator"])),
         f"{row['calls']:g}",
         text.digits(row["time_s"] * 1e3),
         text.percent(row["share"]),
@@ -131,14 +133,9 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _nodes(names: Sequence[str]) -> str:
-    shown = [_word(name) for name in names[:_NODES_SHOWN]]
+    shown = [text.one_line(name) for name in names[:_NODES_SHOWN]]
     more = len(names) - len(shown)
     return " + ".join([*shown, f"{more} more"] if more else shown) or text.MISSING
-
-
-def _word(name: str) -> str:
-    """A name that stays in its line, whatever is in it."""
-    return text.clean(name).replace("\n", " ")
 
 
 def _short(words: str) -> str:

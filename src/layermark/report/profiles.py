@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ _LEAST_SHARE = 0.01
 _FACTS = {"operators", "sum_s", "step_s", "memory", "tied", "gap", "overhead", "batches", "insights"}
 
 Profile = Mapping[str, Any]
+Names = tuple[str, ...]
+"""Where a branch is: the parts of names that lead to it."""
 Table = tuple[tuple[str, ...], ...]
 
 
@@ -46,27 +48,43 @@ def whole(profile: Profile) -> bool:
     return set(profile) >= _FACTS and all({"node", "operator", "time_s"} <= set(row) for row in profile["operators"])
 
 
-def tree(profile: Profile) -> list[Branch]:
-    """Return the program as a tree in the order of its names, with the time of everything below each branch.
+def tree(profile: Profile, most: int = TREE_SHOWN, levels: int | None = None) -> list[Branch]:
+    """Return the program as a tree in the order of its operators, with the time of everything below each branch.
 
     A fused row belongs to what its nodes have in common: `b1/conv` and `b1/relu` in one kernel are time of `b1`.
+    Of more than `most` branches the deepest are left out first, of one level the shortest; a last branch sums them up.
     """
     total = float(profile["sum_s"]) or 1.0
-    times: dict[tuple[str, ...], float] = {}
+    times = _times(profile)
+    kept = [path for path in times if times[path] / total >= _LEAST_SHARE and len(path) <= (levels or len(path))]
+    ranked = sorted(kept, key=lambda path: (len(path), -times[path]))
+    shown = set(ranked if len(ranked) <= most else ranked[: most - 1])
+    found = [_branch(path[-1], len(path) - 1, times[path], total) for path in _in_order(kept) if path in shown]
+    left_out = set(kept) - shown
+    return [*found, _rest(left_out, times, total)] if left_out else found
+
+
+def _times(profile: Profile) -> dict[Names, float]:
+    """The time of everything below each beginning of names."""
+    times: dict[Names, float] = {}
     for row in profile["operators"]:
         path = _common(row["node"])
         for depth in range(1, len(path) + 1):
             times[path[:depth]] = times.get(path[:depth], 0.0) + float(row["time_s"])
-    kept = [path for path, time_s in times.items() if time_s / total >= _LEAST_SHARE]
-    found = [_branch(path, times[path], total) for path in _in_order(kept)]
-    return found[:TREE_SHOWN]
+    return times
 
 
-def _branch(path: tuple[str, ...], time_s: float, total: float) -> Branch:
-    return Branch(name=text.clean(path[-1]), depth=len(path) - 1, time_s=time_s, share=time_s / total)
+def _branch(name: str, depth: int, time_s: float, total: float) -> Branch:
+    return Branch(name=text.clean(name), depth=depth, time_s=time_s, share=time_s / total)
 
 
-def _common(nodes: Sequence[str]) -> tuple[str, ...]:
+def _rest(left_out: Collection[Names], times: Mapping[Names, float], total: float) -> Branch:
+    """All that was left out; the time of a branch holds that of what is below it already."""
+    time_s = sum(times[path] for path in left_out if path[:-1] not in left_out)
+    return _branch(f"{len(left_out)} more", 0, time_s, total)
+
+
+def _common(nodes: Sequence[str]) -> Names:
     """The beginning that names have in common, part by part; single names keep their last part.
 
     >>> _common(["b1/conv", "b1/relu"]), _common(["stem", "pool"]), _common(["fc"]), _common([])
@@ -83,13 +101,13 @@ def _common(nodes: Sequence[str]) -> tuple[str, ...]:
     return (*paths[0][:shared], " + ".join(shown))
 
 
-def _in_order(paths: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+def _in_order(paths: Sequence[Names]) -> Iterator[Names]:
     """Parents before children, children in the order in which they were met."""
-    below: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    below: dict[Names, list[Names]] = {}
     for path in paths:
         below.setdefault(path[:-1], []).append(path)
 
-    def walk(parent: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    def walk(parent: Names) -> Iterator[Names]:
         for path in below.get(parent, ()):
             yield path
             yield from walk(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from layermark.metric import Metric, metric
@@ -60,6 +60,8 @@ class HeatCell:
     others: int
     """Further results of the same runtime in this comparison, none of them faster."""
     label: str
+    reason: str = ""
+    """Why it failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +90,17 @@ def summarise(report: Report) -> Summary:
     # By name, so that a runtime has the same colour in every report of the same runtimes.
     runtimes = tuple(sorted({row.runtime for row in report.rows}))
     standings = tuple(_standings(report.groups, runtimes))
+    failed: dict[str, list[Row]] = {}
+    for row in report.rows:
+        if row.status == "failed" and not row.measured:
+            failed.setdefault(row.group, []).append(row)
     return Summary(
         headline=_headline(report, standings),
         standings=standings,
         purposes=tuple(purpose for _, purpose in _PURPOSES),
         advice=tuple(_advice(report)),
         runtimes=runtimes,
-        heat=tuple(_heat_line(group, runtimes) for group in report.groups),
+        heat=tuple(_heat_line(group, failed.get(group.rows[0].group, ()), runtimes) for group in report.groups),
     )
 
 
@@ -124,9 +130,8 @@ def _s(count: int) -> str:
 
 def _advice(report: Report) -> Iterator[Advice]:
     families: dict[str, list[Row]] = {}
-    for row in report.measured:
-        if row.status == "ok":
-            families.setdefault(row.family, []).append(row)
+    for row in report.latest:
+        families.setdefault(row.family, []).append(row)
     for family, rows in families.items():
         choices = [_choice(rows, metric(tag), purpose, report) for tag, purpose in _PURPOSES]
         yield Advice(family=family, choices=tuple(choices))
@@ -181,13 +186,14 @@ _ALIKE: dict[str, Callable[[Row, Row, Metric, Report], bool]] = {
 }
 
 
-def _heat_line(group: Group, runtimes: Sequence[str]) -> HeatLine:
+def _heat_line(group: Group, failed: Iterable[Row], runtimes: Sequence[str]) -> HeatLine:
     fit = [row for row in group.rows if row.status == "ok"]
     best = metric(_RATE).read(fit[0].document).value if fit else None
     found: dict[str, list[Row]] = {}
     for row in sorted(group.rows, key=lambda row: row.status != "ok"):  # the fastest first, but what failed last
         found.setdefault(row.runtime, []).append(row)
-    cells = {runtime: _heat_cell(rows[0], best, len(rows) - 1) for runtime, rows in found.items()}
+    cells = {row.runtime: _failed_cell(row) for row in failed}
+    cells |= {runtime: _heat_cell(rows[0], best, len(rows) - 1) for runtime, rows in found.items()}
     return HeatLine(title=group.title, unit=group.unit, cells=tuple(map(cells.get, runtimes)))
 
 
@@ -206,7 +212,19 @@ def _heat_cell(row: Row, best: float | None, others: int) -> HeatCell:
         mark=row.mark,
         others=others,
         label=f"{row.title}: {text.quantity(rate)}, {row.mark or ratio}{more}",
+        reason="" if fit else _reason(row),
     )
+
+
+def _failed_cell(row: Row) -> HeatCell:
+    """Of a result that failed before it had a rate."""
+    reason = _reason(row)
+    label = f"{row.title}: failed: {reason}"
+    return HeatCell(row=row.id, text="failed", ratio="", shade=0, mark="FAILED", others=0, label=label, reason=reason)
+
+
+def _reason(row: Row) -> str:
+    return text.one_line(row.document["reason"] or "")
 
 
 def _slower(factor: float) -> str:

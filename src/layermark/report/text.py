@@ -10,7 +10,7 @@ from layermark.metric import Form, Metric
 
 MISSING = "-"
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f]")
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _IN_COLUMNS = ("workload", "params", "backend", "mode", "precision", "batch_size", "execution")
 
@@ -110,6 +110,15 @@ def arms(interval: Document) -> str:
 def clean(text: str) -> str:
     """Text without colours and control characters, so that a worker's log cannot move the cursor."""
     return _ESCAPES.sub("", text.expandtabs(4))
+
+
+def one_line(text: str) -> str:
+    """Clean text that stays in its line, whatever is in it.
+
+    >>> one_line("Some\\x1b[2J CPU\\nfaster")
+    'Some CPU faster'
+    """
+    return " ".join(clean(text).splitlines())
 
 
 def execution(document: Document) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -16,17 +17,18 @@ FAILED = 1
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-"""What a disk answers that is full or broken; other errors of this kind may be faults of ours."""
+"""Errors of a disk that is full or broken; others of this kind may be faults of ours."""
 
 
 def main(name: str, file: str, argv: Sequence[str] | None = None) -> int:
     """Run the script of this name, which lies in this file, and return its exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
     try:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        _end_like_interrupted()
         return _run(name, Path(file), given)
     except KeyboardInterrupt:
-        print(f"{Path(file).name}: interrupted; what was not finished is not kept", file=sys.stderr)
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            print(f"{Path(file).name}: interrupted; what was not finished is not kept", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         _drop_output()
@@ -43,6 +45,13 @@ def main(name: str, file: str, argv: Sequence[str] | None = None) -> int:
     except (UserError, Unsupported, WorkerFailed) as error:
         print(f"{Path(file).name}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return WRONG_REQUEST if isinstance(error, UserError) else FAILED
+
+
+def _end_like_interrupted() -> None:
+    """SIGTERM and a closed terminal end a program the way Ctrl-C does; a SIGHUP that nohup ignores stays ignored."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
 
 
 def _drop_output() -> None:

@@ -12,7 +12,7 @@ from layermark.launch.process import Crew
 from layermark.launch.ranks import JobPlace, from_environment
 from layermark.launch.rendezvous import Rendezvous
 from layermark.seeds.stages import check_stages
-from layermark.session.peers import Follower, Peers
+from layermark.session.peers import ANY_TIME_S, Follower, Peers
 from layermark.spec import Spec
 
 
@@ -35,7 +35,8 @@ def led(program: Callable[[Peers | None], int], place: JobPlace | None = None) -
 def gathered() -> Iterator[Callable[[float], Sequence[float]]]:
     """Yield what gathers a rate from all instances: the rate of each on instance 0, nothing on the others.
 
-    It also holds everybody until all have come there, so that the next thing is measured at the same time.
+    It also holds everybody until all have come there, so that the next thing is measured at the same time. The first
+    waits for the last however long its own part takes; one that is gone shows at once.
     """
     place = from_environment()
     if place is None or place.size == 1:
@@ -44,8 +45,8 @@ def gathered() -> Iterator[Callable[[float], Sequence[float]]]:
     with Rendezvous(place) as meeting:
 
         def rates(rate: float) -> Sequence[float]:
-            found = meeting.gather(rate)
-            meeting.barrier("next")
+            found = meeting.gather(rate, timeout=ANY_TIME_S)
+            meeting.barrier("next", timeout=ANY_TIME_S)
             return found or []
 
         yield rates
@@ -67,14 +68,29 @@ def replicas_here(typed: int) -> int:
     return typed if place is None else place.local_replicas * place.local_size
 
 
-def own_threads() -> int:
-    """Return how many threads this process has unless told otherwise: under a launcher, an equal share of the host."""
+def total_replicas(typed: int) -> int:
+    """Return how many replicas the whole job has: what was typed, or what a launcher says."""
     place = from_environment()
-    if place is None:
+    return typed if place is None else place.total_replicas
+
+
+def own_threads(on_host: int | None = None) -> int:
+    """Return how many threads this process has unless told otherwise: in a job, an equal share of the host.
+
+    `on_host` is how many instances share it, where the job is told by something else than a launcher.
+    """
+    sharing = _on_host(on_host)
+    if sharing is None:
         return cpu.thread_budget()
     words = os.environ.get("OMP_NUM_THREADS", "")
     wanted = int(words) if words.isdigit() and int(words) else cpu.host_cpus()
-    return max(1, min(cpu.thread_budget(), cpu.host_cpus() // place.local_size, wanted))
+    return max(1, min(cpu.thread_budget(), cpu.host_cpus() // sharing, wanted))
+
+
+def _on_host(told: int | None) -> int | None:
+    """How many instances of the job share this host: as was told, or as a launcher says; None without a job."""
+    place = from_environment()
+    return told or (place.local_size if place else None)
 
 
 def tag() -> str:
@@ -100,10 +116,10 @@ def job_notes(replicas: int, threads: int, *, typed: bool) -> list[str]:
     return notes
 
 
-def shared_cpus(threads: int) -> list[str]:
+def shared_cpus(threads: int, on_host: int | None = None) -> list[str]:
     """Return a line where the instances of this host, of so many threads each, have more of them than it has CPUs."""
-    place = from_environment()
-    if place is None or place.local_size * threads <= cpu.host_cpus():
+    sharing = _on_host(on_host)
+    if sharing is None or sharing * threads <= cpu.host_cpus():
         return []
     each = "one thread" if threads == 1 else f"{threads} threads"
-    return [f"{place.local_size} instances of {each} each share the {cpu.host_cpus()} CPUs of this host"]
+    return [f"{sharing} instances of {each} each share the {cpu.host_cpus()} CPUs of this host"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from layermark.seeds.engine import engine_options
+from layermark.seeds.engine_options import engine_options
 from layermark.seeds.parsing import parse
 from layermark.seeds.request import layer_request
 from layermark.seeds.scripts import script

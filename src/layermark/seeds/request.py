@@ -13,7 +13,7 @@ from layermark.axes import complete
 from layermark.backends.base import Backend, backend
 from layermark.errors import UserError, unknown
 from layermark.seeds.device import Device, device
-from layermark.seeds.engine import Engine
+from layermark.seeds.engine_options import EngineOptions
 from layermark.seeds.job import job_notes, own_threads, placed, replicas_here
 from layermark.seeds.parsing import Typed
 from layermark.seeds.precision import computed_in, partials, precision_notes
@@ -59,7 +59,7 @@ class LayerRequest(ScriptRequest):
     cycles: bool = False
 
 
-def layer_request(script: Script, typed: Typed, engine: Engine) -> LayerRequest:
+def layer_request(script: Script, typed: Typed, engine: EngineOptions) -> LayerRequest:
     """Check the values against each other and translate them."""
     values = typed.values
     _refuse(script, values)
@@ -99,7 +99,7 @@ def _refuse(script: Script, values: Mapping[str, Any]) -> None:
         raise UserError(f"--shards {values['shards']}: sharding is not implemented; expected 1")
 
 
-def recorded(script: str, typed: Typed, engine: Engine, precision: str) -> dict[str, Any]:
+def recorded(script: str, typed: Typed, engine: EngineOptions, precision: str) -> dict[str, Any]:
     """What the result keeps of a request: all that was typed or set, and the precision that was asked for."""
     known = {name: typed.values[name] for name in typed.typed}
     return {"script": script, **known, **engine.recorded, "asked": precision}
@@ -158,11 +158,16 @@ def execution(values: Mapping[str, Any], chosen: str, short_s: float = SHORT_BUD
     """The execution that was asked for, or a quick or plain one where a short budget leaves no time for a trial."""
     wanted, known = str(values["execution"]), backend(chosen).executions
     if wanted == "auto" and (values["budget"] or math.inf) <= short_s:
-        return quick or next((word for word in known if word != "auto"), "auto")
-    # A backend that declares no words answers for itself when it prepares.
+        return quick or plain_execution(chosen)
+    # A backend that declares no words takes any: it refuses an unknown one when it prepares.
     if wanted not in known and known != Backend.executions:
         raise unknown(f"execution of {chosen}", wanted, known)
     return wanted
+
+
+def plain_execution(chosen: str) -> str:
+    """The first execution of a backend, which runs without a trial."""
+    return next((word for word in backend(chosen).executions if word != "auto"), "auto")
 
 
 def _device(values: Mapping[str, Any]) -> Device:
@@ -188,7 +193,7 @@ _VALUES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 }
 
 
-def _step_plan(script: Script, values: Mapping[str, Any], engine: Engine, report: bool) -> StepPlan:
+def _step_plan(script: Script, values: Mapping[str, Any], engine: EngineOptions, report: bool) -> StepPlan:
     profile = None
     if report or engine.report:
         profile = ProfileRequest(folder=report_folder(engine), name=script.name.replace("/", "-"))
@@ -198,7 +203,7 @@ def _step_plan(script: Script, values: Mapping[str, Any], engine: Engine, report
     return StepPlan(steps=values["steps"], batches=batches, warm_up=script.family != "popart", profile=profile)
 
 
-def report_folder(engine: Engine) -> Path:
+def report_folder(engine: EngineOptions) -> Path:
     """Where profiles go; the folder is made if need be."""
     folder = engine.folder or Path()
     try:
@@ -235,7 +240,7 @@ def _first_installed(names: Sequence[str]) -> str:
     raise UserError(f"no runtime is installed; install one with: pip install 'layermark[{names[0]}]'")
 
 
-def _notes(script: Script, typed: Typed, spec: Spec, engine: Engine) -> Iterator[str]:
+def _notes(script: Script, typed: Typed, spec: Spec, engine: EngineOptions) -> Iterator[str]:
     yield from general_notes(typed, spec, _asked_precision(script, typed.values))
     idle = [*_idle(script, typed, spec), *engine.idle()]
     if idle:

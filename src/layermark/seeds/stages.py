@@ -1,4 +1,4 @@
-"""How many stages a replica of a program has, by its command line: a launcher that plans others starts nothing."""
+"""What a launcher knows of a program before it starts: how many stages a replica has, and whether it can be trained."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from layermark.errors import UserError
+from layermark.errors import Unsupported, UserError
 
 _IMPORT = "layermark.seeds"
+_TRAIN = "tensorflow_cnns/train"
 _LONGEST = 1 << 16
 """Files of the seeds' programs are a few lines; of others, so much is read."""
 
@@ -37,6 +38,22 @@ def stages_of(file: Path, argv: Sequence[str]) -> int | None:
         return None
 
 
+def check_training(file: Path, argv: Sequence[str], instances: int, replicas: int, stages: int) -> None:
+    """Raise `UserError` where `train.py` would refuse its words in every instance, each of so many replicas.
+
+    Other programs say themselves what is wrong with theirs. No framework is imported for it.
+    """
+    if name_of(file) != _TRAIN:
+        return
+    from layermark.seeds.cnns import train_recipe
+    from layermark.seeds.cnns.train_parsing import parse
+    from layermark.seeds.cnns.train_request import Instance
+
+    instance = Instance(count=instances, local_replicas=replicas, shards=stages)
+    with contextlib.suppress(SystemExit, Unsupported), contextlib.redirect_stdout(io.StringIO()):
+        train_recipe.check(parse(list(argv), file, instance=instance))
+
+
 def name_of(file: Path) -> str:
     """Return the name of the seeds' program in a file: it imports `layermark.seeds` and calls main(NAME, ...)."""
     try:
@@ -56,7 +73,7 @@ def _readers(name: str) -> Callable[[Path, list[str]], int | None]:
     known: Mapping[str, Callable[[Path, list[str]], int]] = {
         "pytorch_cnns/run_benchmark": _inference,
         "tensorflow_cnns/validation": _validation,
-        "tensorflow_cnns/train": _training,
+        _TRAIN: _training,
     }
     if name in known:
         return known[name]

@@ -19,6 +19,10 @@ DISAGREE = "rates_disagree"
 """The code of a warning: training was faster than loading or computing alone."""
 _READINGS = 3
 _SMALL_SIDE, _SMALL_BATCH, _MANY = 64, 2, 8
+_MOST = 8
+"""So many micro-batches of an update are timed at most: a thousand of them would take an hour and tell no more."""
+_CALLS = 2
+"""Updates that a reading takes at least: whether a call waits for its work is looked at first."""
 _LOADER_S = 1.0
 _SLACK = 1.1
 """Rates that were read one after the other, on a machine that others use as well, may differ by this much."""
@@ -29,6 +33,8 @@ class Anatomy:
     """Times the parts of a team's step. `left` says how many seconds there are for it."""
 
     team: Team
+    micro_batches: int
+    """How many make one update of the run: a budget may leave fewer than were asked for."""
     left: Callable[[], float]
     build_s: float = 0.0
     """How long the programs that do less took to build and to time."""
@@ -44,10 +50,8 @@ class Anatomy:
         self.rates = {"end_to_end_per_s": team.items_per_batch / whole, "waiting_for_data": waited / whole}
         if team.spec.data == "real":
             self._load_alone()
-        computed = None if team.spec.connected else self._computing(whole)  # a part of a step has no ranks to wait for
-        if computed is not None:
-            self.rates["compute_only_per_s"] = team.items_per_batch / computed
-            self._divide(whole, waited, computed)
+        if team.running and not team.spec.connected:  # a part of a step has no ranks to wait for
+            self._divide(whole, waited)
         self._check()
         return {**self.rates, "parts_s": self.parts_s} if self.parts_s else dict(self.rates)
 
@@ -62,24 +66,32 @@ class Anatomy:
         if found:
             self.rates["loader_only_per_s"] = self.team.items_per_batch * found["batches"] / found["seconds"]
 
-    def _computing(self, whole: float) -> float | None:
-        """A batch that is there already; None if there is no time to find out."""
-        if self.team.spec.data == "synthetic":
-            return whole
-        found = self._timed(_resident(self.team), self.team.spec.update.micro_batches)
-        return found[0] if found else None
-
-    def _divide(self, whole: float, waited: float, computed: float) -> None:
-        """Forward by a program with nothing to go back for, update by one with little else to do."""
-        spec = _resident(self.team)
-        forward, small = self._timed(forward_only(spec), 1), self._small(spec)
-        copied = 0.0 if self.team.spec.data == "synthetic" else self._copying()
-        if not (forward and small and copied is not None):
+    def _divide(self, whole: float, waited: float) -> None:
+        """Time a batch that is there already; where there is time, divide its seconds into forward and update, too."""
+        resident = self.team.spec.data == "synthetic"
+        few = self.micro_batches if resident else min(_MOST, self.micro_batches)
+        found = [whole] if resident else self._timed(_resident(self.team), few, batch_s=whole)
+        if not found:
             return
+        parts = self._forward_and_update(whole)
+        # An update is shared by all micro-batches of the run, of which only a few were timed.
+        computed = found[0] - (parts[1] * (1 / few - 1 / self.micro_batches) if parts else 0.0)
+        self.rates["compute_only_per_s"] = self.team.items_per_batch / computed
+        copied = 0.0 if resident else self._copying()
+        if not parts or copied is None:
+            return
+        forward, update = parts[0], parts[1] / self.micro_batches
+        seconds = (forward, computed - forward - update, update, waited, copied, whole - waited - copied - computed)
+        self.parts_s = dict(zip(PARTS, seconds, strict=True))
+
+    def _forward_and_update(self, whole: float) -> tuple[float, float] | None:
+        """Forward by a program with nothing to go back for, a whole update by one with little else to do."""
+        spec = _resident(self.team)
+        forward, small = self._timed(forward_only(spec), 1, batch_s=whole), self._small(spec)
+        if not (forward and small):
+            return None
         one, many = small
-        update = (one - many) * _MANY / (_MANY - 1) / spec.update.micro_batches
-        found = (forward[0], computed - forward[0] - update, update, waited, copied, whole - waited - copied - computed)
-        self.parts_s = dict(zip(PARTS, found, strict=True))
+        return forward[0], (one - many) * _MANY / (_MANY - 1)
 
     def _small(self, spec: Spec) -> list[float] | None:
         small = mostly_update(spec)
@@ -89,17 +101,26 @@ class Anatomy:
         found = self.team.tell("copy_seconds", expected_s=1.0)
         return None if found is None else float(found["seconds"])
 
-    def _timed(self, spec: Spec, *micro_batches: int) -> list[float] | None:
-        """The seconds of a batch of another program, in updates of so many each; None where they cannot be told."""
-        if self.left() < 2 * (self.team.compile_s + self.build_s):
+    def _timed(self, spec: Spec, *micro_batches: int, batch_s: float = 0.0) -> list[float] | None:
+        """The seconds of a batch of another program, in updates of so many each; None where they cannot be told.
+
+        A batch of it takes `batch_s` at most, as far as is known.
+        """
+        timed_s = _READINGS * _CALLS * sum(micro_batches) * batch_s
+        if self.left() < 2 * (self.team.compile_s + self.build_s) + timed_s:
             return None
-        twin = self.team.beside(spec)
+        twin = self.team.beside(spec, self.left())
         with self._building():
             built = twin.prepare()
-            found = [_seconds_per_batch(twin, each) for each in micro_batches] if built else []
+            found = [self._seconds_per_batch(twin, each) for each in micro_batches] if built else []
             twin.finish()
         kept = [each for each in found if each is not None]
         return kept if built and len(kept) == len(micro_batches) else None
+
+    def _seconds_per_batch(self, team: Team, micro_batches: int) -> float | None:
+        given = {"micro_batches": micro_batches}
+        found = [team.tell("seconds_per_batch", within_s=self.left(), **given) for _ in range(_READINGS)]
+        return statistics.median(each["seconds"] for each in found if each) if all(found) else None
 
     @contextmanager
     def _building(self) -> Iterator[None]:
@@ -117,11 +138,6 @@ class Anatomy:
             if alone is not None and trained > _SLACK * alone:
                 text = f"trained {trained:.4g}/s, which is more than {words} alone reached ({alone:.4g}/s)"
                 self.team.warn(DISAGREE, f"{text}: the machine was disturbed")
-
-
-def _seconds_per_batch(team: Team, micro_batches: int) -> float | None:
-    found = [team.tell("seconds_per_batch", micro_batches=micro_batches) for _ in range(_READINGS)]
-    return statistics.median(each["seconds"] for each in found if each) if all(found) else None
 
 
 def _resident(team: Team) -> Spec:

@@ -17,7 +17,7 @@ from layermark.session.head_to_head import (
     Rounds,
     Start,
     alternate,
-    finish_all,
+    finish_starts,
     proofs_s,
     prove_again,
     start_all,
@@ -26,7 +26,7 @@ from layermark.session.head_to_head import (
 from layermark.session.listener import Listener
 from layermark.session.memory import needed_bytes, together_bytes
 from layermark.session.profile import profile_after_timing
-from layermark.session.ranks import check_plan
+from layermark.session.ranks import check_alternation
 from layermark.session.resources import Resources
 from layermark.session.team import Team
 from layermark.spec import Protocol, Spec
@@ -57,10 +57,10 @@ def gate_checkouts(
 
     `base` and `change` are the variables that make a worker import the code of either; `measurements` is how many the
     whole gate has. What was timed and turns out not to be right afterwards cannot be told. Raises `Unsupported` where
-    the processes do not fit into memory together, and `WorkerFailed` where one of them cannot be measured, such as a
-    base that is too old to understand what it is told.
+    ranks work together or the processes do not fit into memory together, and `WorkerFailed` where one of them cannot be
+    measured, such as a base that is too old to understand what it is told.
     """
-    check_plan(spec)
+    check_alternation(spec)
     _check_memory(spec)
     listener = listener or Listener()
     plan = Rounds(blocks=ROUND_BLOCKS, least=LEAST_ROUNDS, most=rounds, sides=len(SIDES))
@@ -154,7 +154,7 @@ def _proven(found: Finding, starts: Sequence[Start]) -> Finding:
                 if team.running:
                     profile_after_timing(team, Path(folder))
         try:
-            finish_all(starts, SIDES)
+            finish_starts(starts, SIDES)
         except WorkerFailed as failure:
             return Finding(spec=found.spec, answer="cannot tell", code=NOT_PROVEN, reason=failure.reason)
         documents = [stats.document(team.finish(), session="") for team in sides]

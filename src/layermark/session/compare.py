@@ -14,7 +14,7 @@ from layermark.session.deadline import Deadline
 from layermark.session.head_to_head import (
     COMPARED,
     alternate,
-    finish_all,
+    finish_starts,
     pairs_together,
     proofs_s,
     prove_again,
@@ -23,7 +23,7 @@ from layermark.session.head_to_head import (
     verdict,
 )
 from layermark.session.listener import Listener
-from layermark.session.ranks import check_plan
+from layermark.session.ranks import check_alternation
 from layermark.session.resources import Resources
 from layermark.session.team import Team
 from layermark.spec import Protocol, Spec
@@ -74,10 +74,11 @@ def compare_settings(
 ) -> Compared:
     """Measure two settings alternately until the answer is clear or the budget is used up.
 
-    Raises `WorkerFailed` where a start cannot be measured, or is not proven after the timing.
+    Raises `Unsupported` for ranks that work together, and `WorkerFailed` where a start cannot be measured, or is not
+    proven after the timing.
     """
     for spec in (spec_a, spec_b):
-        check_plan(spec)
+        check_alternation(spec)
     listener, deadline = listener or Listener(), Deadline(budget_s)
     mark = environment.fingerprint(environment.record())
     known = store.spread(mark) if store else None
@@ -95,7 +96,7 @@ def compare_settings(
             after_s=proofs_s(entrants),
         )
         prove_again(entrants)
-        runs = finish_all(entrants, SIDES)
+        runs = finish_starts(entrants, SIDES)
     if store is not None:
         store.record_spread(mark, found.spread)
     first, second = (stats.document(each, session="") for each in runs[:2])

@@ -10,6 +10,7 @@ from layermark.errors import Unsupported, WorkerFailed
 from layermark.outcome import Block, Outcome
 from layermark.session.budget import READINGS, Cost, StepPlan, fit
 from layermark.session.deadline import Deadline
+from layermark.session.failure import ended_by_failure
 from layermark.session.listener import Listener
 from layermark.session.memory import admit, no_memory_for_proof
 from layermark.session.resources import least_wait_s
@@ -64,6 +65,18 @@ class StepListener(Listener):
 def measure_fixed_steps(team: Team, requested: StepPlan, deadline: Deadline, listener: StepListener) -> Outcome:
     """Prepare, prove, time every step, and prove again."""
     admit([team])
+    with ended_by_failure(team):
+        _measure_within(team, requested, deadline, listener)
+    if late_s := deadline.overrun():
+        text = (
+            f"the budget was overrun by {late_s:.1f} s: building the program and proving it take longer than it allows"
+        )
+        team.warn("over_budget", text)
+    return team.finish()
+
+
+def _measure_within(team: Team, requested: StepPlan, deadline: Deadline, listener: StepListener) -> None:
+    """Start, prove where there is time for it, and time what the deadline leaves."""
     referred = _start(team, deadline)
     if team.running and team.prepare():
         with deadline.at_least(max(least_wait_s(), deadline.share(1.0))):  # without it nobody knows what still fits
@@ -77,12 +90,6 @@ def measure_fixed_steps(team: Team, requested: StepPlan, deadline: Deadline, lis
             deadline.extend_to_leave(_LEAST_SHARE, least_s)
             cost = Cost(proof_s=team.phases.seconds["proof"], batch_s=batch_s)
             _measure(team, requested, cost, deadline, listener)
-    if late_s := deadline.overrun():
-        text = (
-            f"the budget was overrun by {late_s:.1f} s: building the program and proving it take longer than it allows"
-        )
-        team.warn("over_budget", text)
-    return team.finish()
 
 
 def _rebuild_seconds(team: Team) -> float:

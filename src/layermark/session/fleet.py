@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from layermark import pipelines
 from layermark.errors import UserError
 from layermark.launch.machines import Answer, Machine, Machines
 from layermark.outcome import Failed, Outcome, Skipped, from_json
 from layermark.session.deadline import Deadline
 from layermark.session.failure import BUDGET
+from layermark.session.fleet_worker import describe_machine, measure_here, unusable_because
 from layermark.session.listener import Listener
-from layermark.session.on_machine import describe_machine, measure_here, refusal
 from layermark.session.ranks import check_plan
 from layermark.session.run import Interrupted, groups
 from layermark.session.writer import SessionWriter
@@ -61,6 +62,14 @@ class FleetRequest:
     command: str = ""
     resume: SessionRecord | None = None
     listener: Listener = field(default_factory=Listener)
+
+    def __post_init__(self) -> None:
+        """Raise `UserError` for stages that each machine would cut in its own way."""
+        if any(spec.pipeline_splits == pipelines.AUTO for spec in self.specs):
+            raise UserError(
+                "--pipeline-splits auto with --on: machines would cut in different ways; name the stages: "
+                "--pipeline-splits NAME,NAME,..., as a run on one machine notes them"
+            )
 
     def writer(self, machine: Mapping[str, Any] | None = None) -> SessionWriter:
         """Return the writer of a session of this request, of one machine's environment or of this process's."""
@@ -248,7 +257,8 @@ class _Dispatch:
             self._next(machine)
 
     def _greeted(self, machine: Machine, facts: Mapping[str, Any]) -> None:
-        wrong, notes = refusal(facts, max((spec.threads for job in self._waiting for spec in job.members), default=0))
+        threads = max((spec.threads for job in self._waiting for spec in job.members), default=0)
+        wrong, notes = unusable_because(facts, threads)
         for note in notes:
             self._listener.note(f"machine {machine.name}: {note}")
         if wrong:

@@ -14,7 +14,6 @@ from layermark.outcome import Block, Run
 from layermark.session.deadline import Deadline
 from layermark.session.listener import Listener
 from layermark.session.team import Team
-from layermark.spec import Spec
 from layermark.stats.gate import NOT_PROVEN, Finding
 from layermark.workloads.base import task
 
@@ -92,7 +91,7 @@ def start_all(teams: Sequence[Team], sides: int = 2) -> list[Start]:
     The teams of the sides take turns (A, B, A, B). That calls return when the work is done is checked once a side.
     """
     prepare_all(teams)
-    copies = _copies([team.spec for team in teams])
+    copies = _copies(teams)
     for index, team in enumerate(teams):
         _ = team.running and _proven(team, copies) and team.warm_up(sample_ns=SAMPLE_NS, check=index < sides)
         if not team.running:
@@ -104,9 +103,14 @@ def _proven(team: Team, copies: int) -> bool:
     return all((not copy or team.copy()) and team.prove(copy) for copy in range(copies))
 
 
-def _copies(specs: Sequence[Spec]) -> int:
-    """Return how many copies of its program every start holds: as many as fit well into free memory."""
-    needed = sum(task(spec).memory_bytes(spec.mode, spec.ring) for spec in specs)
+def _copies(teams: Sequence[Team]) -> int:
+    """Return how many copies of its program every start holds: as many as fit well into free memory.
+
+    Of several ranks each holds one, and so does everybody who is compared with them: their steps time the first only.
+    """
+    if any(team.size > 1 for team in teams):
+        return 1
+    needed = sum(task(team.spec).memory_bytes(team.spec.mode, team.spec.ring) for team in teams)
     return max(1, min(COPIES, cpu.free_memory() // 2 // max(1, needed)))
 
 
@@ -193,16 +197,16 @@ def alternate(
 
 def proofs_s(starts: Sequence[Start]) -> float:
     """Return about how long it takes to prove every start once more."""
-    return sum(start.team.phases.seconds["proof"] / start.copies for start in starts)
+    return sum(start.team.phases.seconds["proof"] for start in starts)
 
 
 def prove_again(starts: Sequence[Start]) -> None:
-    """Compare every start with the reference once more: what was timed last is what counts."""
+    """Compare every copy of every start with the reference once more: each of them was timed."""
     for start in starts:
-        _ = start.team.running and start.team.prove_again()
+        _ = start.team.running and start.team.prove_again(start.copies)
 
 
-def finish_all(starts: Sequence[Start], sides: Sequence[str]) -> list[Run]:
+def finish_starts(starts: Sequence[Start], sides: Sequence[str]) -> list[Run]:
     """End every start and return the outcomes; raise `WorkerFailed` where one is not to be believed.
 
     The starts of the sides take turns. That a program kept to its threads is known only now.

@@ -11,8 +11,10 @@ from layermark.backends.base import backend
 from layermark.devices import cpu
 from layermark.graph import Graph
 from layermark.outcome import Skipped
+from layermark.session.ranks import rank_specs
 from layermark.session.readings import largest_working_set
 from layermark.session.team import Team
+from layermark.session.team_reference import RANDOM
 from layermark.spec import Spec
 from layermark.worker.oracle import passes, rows_kept, updates_proven
 from layermark.workloads.base import block_bytes, kept_bytes, task
@@ -47,26 +49,29 @@ def admit(teams: Sequence[Team], *, proven: bool = True, micro_batches: int = 0)
 
     Those that do not even fit alone are given their outcome. The others have to wait until there is room. Without
     `proven` nobody insists on the reference, and none is counted where it does not fit: `no_memory_for_proof` tells.
-    `micro_batches` is how many an update has at least, where there may be fewer than the spec says.
+    `micro_batches` is how many an update has at least, where there may be fewer than the spec says. Of ranks on several
+    hosts those on this one are counted.
     """
-    free, held = cpu.free_memory(), 0
+    free, held, second = cpu.free_memory(), 0, 0
     admitted: list[Team] = []
     for each in teams:
-        need, probes = needed_bytes(each.spec, micro_batches), _probe_bytes(each)
+        need, probes = _here(each, needed_bytes(each.spec, micro_batches)), _probe_bytes(each)
         if need + probes > free:
             reason = f"not measured: needs about {need + probes >> 20} MiB of memory, {free >> 20} MiB are free"
             each.outcome = Skipped(spec=each.spec, reason=reason, code="memory")
             continue
-        reference = 0 if not proven or each.reference.known or no_memory_for_proof(each) else reference_bytes(each.spec)
-        if not admitted or _together(held + need, len(admitted) + 1, reference, probes) <= free:
+        provable = proven and not no_memory_for_proof(each)
+        reference = reference_bytes(each.spec) if provable and not each.reference.known else 0
+        largest = max(second, _second_bytes(each) if provable else 0)  # one team is proven after the other
+        if not admitted or _together(held + need + largest, len(admitted) + 1, reference, probes) <= free:
             admitted.append(each)
-            held += need
+            held, second = held + need, largest
     return admitted
 
 
 def together_bytes(spec: Spec, held: int, workers: int) -> int:
     """Return what so many workers that hold so much need where nothing runs yet, with reference and probes."""
-    return _together(held, workers, reference_bytes(spec), probe_bytes(spec))
+    return _together(held + second_bytes(spec), workers, reference_bytes(spec), probe_bytes(spec))
 
 
 def _together(held: int, workers: int, reference: int, probes: int) -> int:
@@ -75,11 +80,29 @@ def _together(held: int, workers: int, reference: int, probes: int) -> int:
 
 
 def no_memory_for_proof(team: Team) -> str:
-    """Return why there is no memory to compute the reference of a team; nothing if there is, or it is known."""
-    if team.reference.known:
-        return ""
-    need, free = reference_bytes(team.spec) + _WORKER_BYTES + _probe_bytes(team), cpu.free_memory()
-    return f"the reference needs about {need >> 20} MiB of memory, {free >> 20} MiB are free" if need > free else ""
+    """Return why there is no memory to prove a team that has not been started; nothing if there is.
+
+    A reference that is known needs none.
+    """
+    free, probes = cpu.free_memory(), _probe_bytes(team)
+    if not team.reference.known and (need := reference_bytes(team.spec) + _WORKER_BYTES + probes) > free:
+        return f"the reference needs about {need >> 20} MiB of memory, {free >> 20} MiB are free"
+    second = _second_bytes(team)
+    if second and (need := _here(team, needed_bytes(team.spec)) + second + probes) > free:
+        with_second = f"the program and a second one on random values need about {need >> 20} MiB of memory"
+        return f"{with_second}, {free >> 20} MiB are free"
+    return ""
+
+
+def _here(team: Team, size: int) -> int:
+    """The part of what all ranks hold that is held on this host."""
+    return int(size * team.host_share)
+
+
+def _second_bytes(team: Team) -> int:
+    """The same of a second program; that of lone ranks is one rank's, and on this host."""
+    size = second_bytes(team.spec)
+    return _here(team, size) if team.spec.connected else size
 
 
 def _probe_bytes(team: Team) -> int:
@@ -98,14 +121,22 @@ def needed_bytes(spec: Spec, micro_batches: int = 0) -> int:
     return spec.plan.replicas * (_WORKER_BYTES + task(spec).memory_bytes(spec.mode, spec.ring, copies))
 
 
-def most_micro_batches(spec: Spec, least: int, most: int) -> int:
+def second_bytes(spec: Spec) -> int:
+    """Return what the second program holds, with which a spec whose values are not random is proven on random ones.
+
+    Of lone ranks one has it, while the programs that are measured live.
+    """
+    return 0 if spec.values == RANDOM else needed_bytes(rank_specs(spec)[0])
+
+
+def most_micro_batches(spec: Spec, least: int, most: int, host_share: float = 1.0) -> int:
     """Return how many micro-batches an update of ranks that are built for `least` may have for free memory to do.
 
-    Never fewer than `least`, which has room already, nor more than `most`.
+    Never fewer than `least`, which has room already, nor more than `most`. `host_share` of the ranks run on this host.
     """
     if not spec.connected or most <= least:
         return most
-    room = cpu.free_memory() + needed_bytes(spec, least)
+    room = int(cpu.free_memory() / host_share) + needed_bytes(spec, least)
     return bisect.bisect_right(range(most + 1), room, lo=least + 1, key=lambda count: needed_bytes(spec, count)) - 1
 
 

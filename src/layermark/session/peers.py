@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from layermark.devices import cpu
 from layermark.errors import Unsupported, UserError, WorkerFailed
 from layermark.launch.ports import Ports, own_address
-from layermark.launch.process import Alarm, Crew, Worker, finish_all, worker_environment
+from layermark.launch.process import Alarm, Crew, Worker, await_all, worker_environment
 from layermark.launch.ranks import JobPlace
 from layermark.launch.rendezvous import PeerLost, Rendezvous
 from layermark.launch.stuck import look
@@ -23,7 +23,7 @@ from layermark.session.resources import Resources, least_wait_s
 from layermark.spec import LOOPBACK, Group, Spec
 
 T = TypeVar("T")
-_ANY_TIME_S = 7 * 86_400.0
+ANY_TIME_S = 7 * 86_400.0
 """Who follows waits for the next order however long it takes; that instance 0 is gone shows at once."""
 _GRACE_S = 30.0
 """How much longer than its time-out an answer of another instance may take: it has to time out there first."""
@@ -55,6 +55,8 @@ class Peers:
         A failure of the own worker ends all instances at once. What only cannot be done, or not in time, leaves them in
         order: the others have the same time-out, so their answers come soon.
         """
+        if self.over:
+            raise PeerLost(self.over)
         self._meeting.broadcast({"do": do, "given": given, "timeout": timeout}, timeout=timeout + _grace_s())
         try:
             mine = own()
@@ -75,21 +77,29 @@ class Peers:
         return mine + [each["address"] for each in others]
 
     def say(self, line: str) -> None:
-        """Have every other instance print a line."""
+        """Have every other instance print a line; raises `PeerLost` where one cannot."""
         if not self.over:
-            self._meeting.broadcast({"do": "say", "line": line})
+            self._tell({"do": "say", "line": line})
 
     def end(self, status: int) -> None:
-        """Let the others end with this status."""
+        """Let the others end with this status; raises `PeerLost` where one cannot."""
         if not self.over:
+            self._tell({"do": "end", "status": status})
             self.over = "it was told to end"
-            self._meeting.broadcast({"do": "end", "status": status})
 
     def fail(self, reason: str) -> None:
         """End the others with a reason."""
         if not self.over:
             self.over = reason
             self._meeting.close(reason)
+
+    def _tell(self, order: Mapping[str, Any]) -> None:
+        """Give an order without an answer. Everybody waits for it, so who does not take it soon is stopped."""
+        try:
+            self._meeting.broadcast(order, timeout=least_wait_s())
+        except PeerLost as failure:
+            self.fail(failure.reason)
+            raise
 
     def _answers(self, timeout: float) -> list[dict[str, Any]]:
         gathered = self._meeting.gather(None, timeout=timeout + _grace_s()) or []
@@ -106,7 +116,7 @@ class Follower:
 
     def __init__(self, meeting: Rendezvous, crew: Crew) -> None:
         self._meeting, self._crew = meeting, crew
-        self._resources = Resources.of(crew, Deadline(None), _ANY_TIME_S)
+        self._resources = Resources.of(crew, Deadline(None), ANY_TIME_S)
         self._spec: Spec | None = None
         self._workers: list[Worker] = []
         self._ports = Ports(0)
@@ -128,8 +138,8 @@ class Follower:
 
     def _order(self) -> Any:
         if not self._following:
-            return self._meeting.broadcast(timeout=_ANY_TIME_S)
-        return self._meeting.broadcast(timeout=_ANY_TIME_S, watch=self._watch)
+            return self._meeting.broadcast(timeout=ANY_TIME_S)
+        return self._meeting.broadcast(timeout=ANY_TIME_S, watch=self._watch)
 
     def _watch(self, line: int) -> None:
         """Wait for the next order; a worker that fails meanwhile is known to all instances at once."""
@@ -194,7 +204,7 @@ class Follower:
         own = [own_device(order["variables"], first + rank) for rank in range(count)]
         self._workers = [self._crew.hire(variables | each) for each in own]
         begin_prepare(self._workers, self._spec, order["addresses"], order["stages"], first=first)
-        return finish_all(self._workers, timeout, self._meeting)
+        return await_all(self._workers, timeout, self._meeting)
 
     def _dismiss(self) -> None:
         for worker in self._workers:
@@ -210,7 +220,7 @@ def ask_all(
     """Tell all workers to do something at the same time and return their answers."""
     for worker in workers:
         worker.begin(do, **given)
-    return finish_all(workers, timeout, alarm)
+    return await_all(workers, timeout, alarm)
 
 
 def begin_prepare(

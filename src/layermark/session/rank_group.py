@@ -9,7 +9,7 @@ from layermark import environment
 from layermark.devices import cpu
 from layermark.errors import Unsupported, UserError, WorkerFailed
 from layermark.launch.ports import Ports
-from layermark.launch.process import Alarm, Blame, Worker, finish_all, finish_lead, worker_environment
+from layermark.launch.process import Alarm, Blame, Worker, await_all, await_lead, worker_environment
 from layermark.launch.stuck import Seen, look, who_hangs
 from layermark.outcome import Block
 from layermark.session.peers import Peers, ask_all, begin_prepare
@@ -69,7 +69,7 @@ class RankGroup:
     def _built(self) -> list[dict[str, Any]]:
         patience = self.patience()
         if self.peers is None:
-            return finish_all(self.workers, patience, blame=self._blame)
+            return await_all(self.workers, patience, blame=self._blame)
         addresses = self._addresses()
         order = {"spec": self.specs[0].to_json(), "count": self.local, "variables": self._variables}
         order |= {"neighbours": self.peers.neighbours}
@@ -97,7 +97,7 @@ class RankGroup:
 
     def _prepared(self, addresses: list[str], patience: float) -> list[dict[str, Any]]:
         begin_prepare(self.workers, self.specs[0], addresses, self._stages)
-        return finish_all(self.workers, patience, self._alarm, self._blame)
+        return await_all(self.workers, patience, self._alarm, self._blame)
 
     @property
     def _blame(self) -> Blame | None:
@@ -153,11 +153,14 @@ class RankGroup:
         return self.lead(do, self.patience(), **given)
 
     def lead(self, do: str, timeout: float, **given: Any) -> dict[str, Any]:
-        """The same within a time; where the others follow it, the first that fails ends all of them."""
+        """Have the first rank do something and return its answer, which may take until the time-out.
+
+        Where the others follow it, the first that fails ends all of them.
+        """
         self.workers[0].begin(do, **given)
         if not self.connected:
-            return finish_all(self.workers[:1], timeout, self._alarm)[0]
-        return finish_lead(self.workers, timeout, self._alarm, self._blame)
+            return await_all(self.workers[:1], timeout, self._alarm)[0]
+        return await_lead(self.workers, timeout, self._alarm, self._blame)
 
     def facts(self) -> dict[str, Any]:
         """Return what the ranks know at the end; where they are gone, what the parent knows."""

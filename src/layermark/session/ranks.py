@@ -39,6 +39,15 @@ def check_plan(spec: Spec, instances: int = 1) -> None:
         )
 
 
+def check_alternation(spec: Spec) -> None:
+    """Raise for a spec that cannot take turns with others: for a wrong plan, and for ranks that work together."""
+    check_plan(spec)
+    if spec.connected:
+        reason = "ranks that work together do not take turns with others"
+        advice = "measure them with layermark run, and compare the sessions"
+        raise Unsupported(f"{reason}; {advice}", code="not_compared")
+
+
 def rank_specs(spec: Spec) -> list[Spec]:
     """Return what each rank of every instance runs, all with an equal share of the threads.
 

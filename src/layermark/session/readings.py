@@ -11,6 +11,7 @@ from layermark import stats
 from layermark.devices import cpu
 from layermark.errors import Unsupported, WorkerFailed
 from layermark.launch.ceilings import Reached
+from layermark.launch.rendezvous import PeerLost
 from layermark.outcome import Block, Ceiling, Diagnostic
 from layermark.session.budget import READINGS
 from layermark.session.resources import Resources
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from layermark.session.team import Team
 
 PROBE_SECONDS = 0.08
+_READING_EXPECTED_S = 10 * PROBE_SECONDS
+"""How long a reading takes of probes that are running, with the wait until others rest."""
 _START_SHARE = 0.35
 """Of the budget that is left, for starting the probes."""
 _PROBE_START_S = 4.0
@@ -119,7 +122,7 @@ class CeilingReadings:
             self.warnings.append(Diagnostic("no_ceiling", "no ceiling: the budget left no time to start the probes"))
 
     def read(self) -> bool:
-        """Read once more; returns whether there is a new reading."""
+        """Read once more; returns whether there is a new reading. Raises `PeerLost` where another instance is gone."""
         needed_s, share = (_READING_S, 1.0) if self.count else (_PROBE_START_S, _START_SHARE)
         deadline = self._resources.deadline
         if not self._available or deadline.left() < needed_s:
@@ -128,6 +131,8 @@ class CeilingReadings:
         try:
             with deadline.within(share * deadline.left()):
                 found = self._reading()
+        except PeerLost:  # more than a ceiling is missing then: the job is over
+            raise
         except (Unsupported, WorkerFailed) as failure:
             self._available = False
             self.warnings.append(Diagnostic("no_ceiling", f"no ceiling: {failure}"))
@@ -144,7 +149,9 @@ class CeilingReadings:
         if self._peers is None:
             return self._own_reading()
         given = {"working_set": self._working_set, "seconds": PROBE_SECONDS, "copies": self._at_once}
-        timeout = self._resources.deadline.timeout(self._resources.timeout)
+        # The first may have to wait for probes to start. Later ones are short: who does not answer soon is stopped.
+        expected_s = _READING_EXPECTED_S if self.count else None
+        timeout = self._resources.deadline.timeout(self._resources.wait_s(expected_s))
         mine, others = self._peers.ask("ceiling", self._reading_here, timeout, spec=self._spec.to_json(), **given)
         return {name: value + sum(each[name] for each in others) for name, value in mine.items()}
 

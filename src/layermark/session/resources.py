@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -83,6 +84,11 @@ class Resources:
             peers=peers,
             profiles=profiles,
         )
+
+    def until(self, seconds: float) -> Resources:
+        """Return the same resources for what may take so long at most."""
+        shorter = seconds < self.deadline.left()
+        return dataclasses.replace(self, deadline=Deadline(seconds)) if shorter else self
 
     def wait_s(self, expected_s: float | None) -> float:
         """Return how long to wait for what should take this long; None for something of unknown length."""

@@ -56,20 +56,24 @@ def run_session(
     With `profiles`, every program is profiled after its timing; traces and summaries appear in that folder.
     """
     listener, deadline = listener or Listener(), Deadline(budget_s)
-    wanted = balanced(resume.specs if resume else specs, protocol.timeout, listener)
+    finished = resume.finished_groups if resume else ()
+    wanted, uncut = balanced(resume.specs if resume else specs, protocol.timeout, listener, finished)
     for spec in wanted:
         check_plan(spec)
     writer = SessionWriter(store, wanted, protocol, command=command, resume=resume, listener=listener)
     todo = {group: members for group, members in groups(wanted).items() if group not in writer.finished_groups}
-    listener.started(sum(map(len, todo.values())))
+    count = sum(map(len, todo.values()))
+    listener.started(count)
     _note_short_shares(todo, budget_s, listener)
     try:
         with Crew() as crew:
             make_readable(crew, [spec for members in todo.values() for spec in members], protocol.timeout)
             resources = Resources.of(crew, deadline, protocol.timeout, protocol.memory_limit, profiles=profiles)
-            shares, trials = Shares(deadline, protocol, sum(map(len, todo.values()))), KnownTrials(store, protocol)
+            shares, trials = Shares(deadline, protocol, count - len(uncut)), KnownTrials(store, protocol)
             for group, members in todo.items():
-                outcomes = _measured(members, resources, shares, trials, listener)
+                outcomes = [uncut[spec.key] for spec in members if spec.key in uncut]
+                if able := [spec for spec in members if spec.key not in uncut]:
+                    outcomes += _measured(able, resources, shares, trials, listener)
                 for outcome in outcomes:
                     writer.append(outcome)
                 if not all(isinstance(each, Skipped) and each.code == BUDGET for each in outcomes):

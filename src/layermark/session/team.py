@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from layermark.session.listener import Listener
 from layermark.session.partials import partials_warnings
 from layermark.session.phases import Phases, build_stages, slowest_build
 from layermark.session.profile import profile_after_timing
+from layermark.session.random_values_proof import prove_on_random_values
 from layermark.session.rank_group import RankGroup
 from layermark.session.ranks import check_plan, communication_faults, refusal, shared_threads
 from layermark.session.readings import CeilingReadings
@@ -22,7 +24,6 @@ from layermark.session.resources import Resources
 from layermark.session.team_reference import RANDOM, TeamReference
 from layermark.session.threads import thread_faults
 from layermark.session.timed_ranks import TimedRanks
-from layermark.session.twins import proven
 from layermark.spec import Spec
 from layermark.worker.loop import WARM_UP_LIMIT_S
 from layermark.workloads.base import task
@@ -82,6 +83,11 @@ class Team:
     def copies(self) -> int:
         """How many batches are done at the same time: ranks that work together share one."""
         return 1 if self._ranks.connected else self.size
+
+    @property
+    def host_share(self) -> float:
+        """Which part of the ranks runs on this host: all of them, unless other instances of the job are elsewhere."""
+        return self._peers.neighbours[0] / self._peers.size if self._peers else 1.0
 
     @property
     def timed_s(self) -> float:
@@ -243,14 +249,19 @@ class Team:
             found = self._ranks.first("score", batches=batches)
         return int(found["right"])
 
-    def tell(self, do: str, *, expected_s: float | None = None, **given: Any) -> dict[str, Any] | None:
+    def tell(
+        self, do: str, *, expected_s: float | None = None, within_s: float = math.inf, **given: Any
+    ) -> dict[str, Any] | None:
         """Have the first rank do something and return its answer; None once the team is over.
 
         What takes ten times as long as expected has hung; without an expectation it may take as long as building does.
-        A budget does not end it: what a training run has done by then would be lost. Whoever asks knows the time left.
+        A budget does not end it: what a training run has done by then would be lost. Whoever asks knows the time left,
+        and ends what nothing depends on `within_s`.
         """
+        if not self.running:
+            return None
         try:
-            found = self._ranks.lead(do, self._resources.wait_s(expected_s), **given)
+            found = self._ranks.lead(do, min(within_s, self._resources.wait_s(expected_s)), **given)
         except (Unsupported, UserError, WorkerFailed) as failure:
             self._end(failed(self.spec, failure, out_of_budget=False))
             return None
@@ -265,9 +276,9 @@ class Team:
         """End the team without a measurement, for a reason that is nobody's fault."""
         self._end(Skipped(spec=self.spec, reason=reason, code=code))
 
-    def beside(self, spec: Spec) -> Team:
-        """Return another team that shares the resources of this one."""
-        return Team(spec, self._resources)
+    def beside(self, spec: Spec, within_s: float = math.inf) -> Team:
+        """Return another team that shares the resources of this one, and has so long to build its program."""
+        return Team(spec, self._resources.until(within_s))
 
     def profile(self, folder: Path, name: str, batches: int) -> list[str]:
         """Profile some batches and return the files; raises `Unsupported` or `WorkerFailed` where it cannot be done."""
@@ -284,15 +295,15 @@ class Team:
             self.warm_up_s = {"first_step_s": seconds[0], "warm_up_s": sum(seconds[1:])}
             self.blocks = self.blocks[count:]
 
-    def prove_again(self) -> bool:
-        """Compare with the reference once more, after the timing."""
+    def prove_again(self, copies: int = 1) -> bool:
+        """Compare with the reference once more, after the timing; `copies` is how many of the program were timed."""
         self.note_together()
         if not self.running:
             return False
         self._listener.phase(self.spec, "verifying again")
         try:
             with self.phases("proof"):
-                again = self._verifications(0)
+                again = [each for copy in range(copies) for each in self._verifications(copy)]
         except (Unsupported, UserError, WorkerFailed) as failure:
             if self._resources.deadline.left() > 0:
                 self._fail(failure)
@@ -374,7 +385,7 @@ class Team:
 
     def _prove_on_random_values(self) -> None:
         own = self.spec if self._ranks.connected else self._specs[0]
-        found = proven(self.beside(own.replace(values=RANDOM)))
+        found = prove_on_random_values(self.beside(own.replace(values=RANDOM)))
         if found:
             self._keep_worst([found])
         if found and not found.ok:

@@ -28,7 +28,10 @@ class TimedRanks:
         self.sample_batches *= max(1, round(TEAM_SAMPLE_S * 1e9 / max(1.0, step_ns)))
 
     def block(self, seconds: float, min_steps: int, copy: int, before: Sequence[Block]) -> Block:
-        """Time one block; `before` are those that were timed already."""
+        """Time one block of one of the copies of a program; several ranks have one each.
+
+        `before` are those that were timed already.
+        """
         if self._copies == 1:
             return Block.from_json(self._ranks.first("measure", seconds=seconds, min_steps=min_steps, copy=copy))
         samples: list[Block] = []

@@ -15,6 +15,7 @@ from layermark.outcome import Block, Outcome, Run
 from layermark.session.anatomy import Anatomy
 from layermark.session.budget import READINGS, ProfileRequest
 from layermark.session.deadline import Deadline
+from layermark.session.failure import ended_by_failure
 from layermark.session.listener import Listener
 from layermark.session.memory import admit, most_micro_batches, no_memory_for_reference
 from layermark.session.team import Team
@@ -57,7 +58,7 @@ class TrainingPlan:
     offset: int = 0
     """Updates before the first checkpoint after the start."""
     keeps_last: bool = False
-    """Whether the last weights are written in any case."""
+    """Whether the last weights are written in any case; with checkpoints, those of a run that a budget ends are."""
     restore: Path | None = None
     """The checkpoint to go on from."""
     profile: ProfileRequest | None = None
@@ -126,12 +127,8 @@ def train(team: Team, plan: TrainingPlan, deadline: Deadline, listener: Training
     run = _Training(team, plan, deadline, listener)
     # A budget may leave fewer micro-batches to an update than were asked for, and so may memory then.
     admit([team], proven=False, micro_batches=0 if deadline.left() == math.inf else run.least)
-    if team.running and team.prepare() and run.prove() and run.fit():
-        listener.compiled(team.compile_s)
-        if run.begin() and run.calls():
-            run.time_parts()
-            run.profile()
-            run.prove_again()
+    with ended_by_failure(team):
+        run.whole()
     found = team.finish()
     if not isinstance(found, Run):
         return found
@@ -163,6 +160,15 @@ class _Training:
     def least(self) -> int:
         """The fewest micro-batches of a replica that a budget leaves to an update."""
         return min(self.plan.stages, self.plan.lengths.accumulation)
+
+    def whole(self) -> None:
+        """Go through all of it, as far as the team goes on."""
+        if self.team.running and self.team.prepare() and self.prove() and self.fit():
+            self.listener.compiled(self.team.compile_s)
+            if self.begin() and self.calls():
+                self.time_parts()
+                self.profile()
+                self.prove_again()
 
     def prove(self) -> bool:
         """Compare with the reference, where there is time for it."""
@@ -215,7 +221,7 @@ class _Training:
         asked = call_plan.micro_batches
         if self.deadline.left() == math.inf:
             return call_plan
-        most = most_micro_batches(self.team.spec, self.least, asked)
+        most = most_micro_batches(self.team.spec, self.least, asked, self.team.host_share)
         if most < asked:
             text = f"shortened: there is memory for {most} of {asked} micro-batches in an update"
             self.team.warn("shortened_for_memory", text)
@@ -245,17 +251,18 @@ class _Training:
             self.team.skip(COMPLETE, f"nothing is left to train: all {self.done} updates were made before")
             return False
         self.listener.begins(len(every))
-        stride = max(1, math.ceil(len(every) / READINGS))
+        stride, stopped = max(1, math.ceil(len(every) / READINGS)), False
         for index, call in enumerate(every):
             if index >= LEAST_CALLS and self.deadline.left() < self._seconds(call):
                 self.listener.stopped(index, len(every))
                 self.team.warn("stopped", f"the budget ended the run after {index} of {len(every)} host calls")
+                stopped = True
                 break
             if not self._call(call):
                 break
             if index % stride == 0 and self.team.ceiling.taken_s <= _READING_SHARE * self.team.timed_s:
                 self.team.ceiling.read()
-        if self.team.running and self.plan.keeps_last and self.last_saved != f"ckpt-{self.done}":
+        if self.team.running and self._keeps_last(stopped) and self.last_saved != f"ckpt-{self.done}":
             self._save(self.done)
         if self.team.running:
             if len(self.team.blocks) > 1:
@@ -264,13 +271,18 @@ class _Training:
             self.team.ceiling.confirm(self.team.blocks)
         return self.team.running
 
+    def _keeps_last(self, stopped: bool) -> bool:
+        """Whether the weights are written in any case: where they are needed, or would be lost since the last mark."""
+        return self.plan.keeps_last or (stopped and self.plan.interval > 0)
+
     def time_parts(self) -> None:
         """Set loading and computing alone beside the rate of both, and divide a step into its parts."""
         self.team.note_together()
         if not self.team.running:
             return
         with self._excluded("taking apart"):
-            self.anatomy = Anatomy(self.team, self.deadline.left).take()
+            batches = self.call_plan.micro_batches * self.plan.lengths.replicas
+            self.anatomy = Anatomy(self.team, batches, self.deadline.left).take()
 
     def profile(self) -> None:
         """Profile some updates of one batch each, where somebody wants to know."""
@@ -342,8 +354,8 @@ class _Training:
     def _save(self, update: int) -> bool:
         epoch = self.plan.lengths.epoch(update)
         with self._excluded("checkpoints"):
-            given = {"folder": str(self.plan.folder), "update": update, "epoch": epoch}
-            found = self.team.tell("save", expected_s=self._moved_s(), **given)
+            place = str(self.plan.folder)
+            found = self.team.tell("save", expected_s=self._moved_s(), folder=place, update=update, epoch=epoch)
         if found is None:
             return False
         if name := found.get("not_finite"):

@@ -12,7 +12,7 @@ from layermark.outcome import Outcome
 from layermark.spec import Protocol, Spec
 
 LATEST = "latest"
-"""The name under which the newest session can be asked for."""
+"""The name under which the newest session can be asked for: the one that was created last."""
 
 SERIES = 20
 POINTS = 50
@@ -163,3 +163,7 @@ class Store(ABC):
     @abstractmethod
     def prune(self, session_ids: Sequence[str]) -> None:
         """Remove whole sessions with all that belongs to them, in one transaction."""
+
+    @abstractmethod
+    def compact(self) -> None:
+        """Give the room of removed sessions back; raise `UserError` where others are using the store."""

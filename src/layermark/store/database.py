@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, delete, exists, func, insert, select
+from sqlalchemy import Connection, delete, exists, insert, select
 
 from layermark import outcome as outcomes_module
 from layermark.errors import UserError
@@ -34,6 +34,7 @@ from layermark.store.tables import (
 _SPREADS_KEPT = 20
 _RESULTS_LOOKED_AT = 50
 _NAMES_SHOWN = 5
+_NEWEST_FIRST = (SESSIONS.c.created.desc(), SESSIONS.c.number.desc())
 
 
 class Database(Store):
@@ -112,7 +113,7 @@ class Database(Store):
     def sessions(self) -> list[SessionRecord]:
         """Return every session, newest first."""
         with self._engine.reading() as db:
-            found = db.execute(select(SESSIONS).order_by(SESSIONS.c.number.desc())).mappings().all()
+            found = db.execute(select(SESSIONS).order_by(*_NEWEST_FIRST)).mappings().all()
             done = rows.finished_groups(db)
             return [rows.session_record(row, done.get(row["number"], frozenset())) for row in found]
 
@@ -146,7 +147,7 @@ class Database(Store):
             .join(SUMMARIES, SUMMARIES.c.outcome == OUTCOMES.c.number)
             .join(SESSIONS, SESSIONS.c.number == SUMMARIES.c.session)
             .where(SUMMARIES.c.spec == key, SUMMARIES.c.status == "ok", SESSIONS.c.fingerprint == fingerprint)
-            .order_by(OUTCOMES.c.number.desc())
+            .order_by(SUMMARIES.c.created.desc(), OUTCOMES.c.number.desc())
         )
         with self._engine.reading() as db:
             found = db.execute(wanted.limit(_RESULTS_LOOKED_AT)).all()
@@ -198,6 +199,9 @@ class Database(Store):
         with self._engine.writing() as db:
             for number in [self._number(db, each) for each in session_ids]:
                 _remove(db, number)
+
+    def compact(self) -> None:
+        """Give the room of removed sessions back; raise `UserError` where others are using the store."""
         self._engine.compact()
 
     def _number(self, db: Connection, session_id: str) -> int:
@@ -207,7 +211,7 @@ class Database(Store):
         return found
 
     def _unknown(self, db: Connection, session_id: str) -> UserError:
-        names = db.execute(select(SESSIONS.c.id).order_by(SESSIONS.c.number.desc())).scalars().all()
+        names = db.execute(select(SESSIONS.c.id).order_by(*_NEWEST_FIRST)).scalars().all()
         if not names:
             return UserError(f"the store {self.url} holds no session yet; begin with: layermark run --suite quick")
         near = difflib.get_close_matches(session_id, names, n=3)
@@ -232,7 +236,7 @@ class Database(Store):
 def _find(db: Connection, session_id: str) -> int | None:
     asked = select(SESSIONS.c.number)
     if session_id == LATEST:
-        asked = asked.order_by(SESSIONS.c.number.desc()).limit(1)
+        asked = asked.order_by(*_NEWEST_FIRST).limit(1)
     else:
         asked = asked.where(SESSIONS.c.id == session_id)
     found = db.execute(asked).scalar()
@@ -260,7 +264,8 @@ def _remove(db: Connection, session: int) -> None:
 
 def _measured_before(db: Connection, specs: Sequence[str]) -> None:
     """Note the newest session that is left of specs whose newest is gone."""
-    names = (func.min(SUMMARIES.c.workload), func.min(SUMMARIES.c.backend), func.max(SUMMARIES.c.session))
+    names = ("spec", "workload", "backend", "session", "created")
+    newest = (SUMMARIES.c.created.desc(), SUMMARIES.c.session.desc())
     for spec in specs:
-        left = select(SUMMARIES.c.spec, *names).where(SUMMARIES.c.spec == spec).group_by(SUMMARIES.c.spec)
-        db.execute(insert(MEASUREMENTS).from_select(["spec", "workload", "backend", "session"], left))
+        left = select(*(SUMMARIES.c[name] for name in names)).where(SUMMARIES.c.spec == spec)
+        db.execute(insert(MEASUREMENTS).from_select(names, left.order_by(*newest).limit(1)))

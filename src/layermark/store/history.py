@@ -48,13 +48,15 @@ def _measured_latest(wanted: Wanted) -> Select[Any]:
         asked = asked.where(MEASUREMENTS.c.backend.in_(wanted.backends))
     if wanted.key:
         asked = asked.where(MEASUREMENTS.c.spec.startswith(wanted.key, autoescape=True))
-    return asked.order_by(MEASUREMENTS.c.session.desc(), MEASUREMENTS.c.spec).limit(wanted.most)
+    newest = (MEASUREMENTS.c.created.desc(), MEASUREMENTS.c.session.desc(), MEASUREMENTS.c.spec)
+    return asked.order_by(*newest).limit(wanted.most)
 
 
 def _attempts(db: Connection, spec: str, last: int) -> list[RowMapping]:
-    """Return the rows of a measurement's last sessions, newest first; a session may hold several attempts."""
+    """Return the rows of a measurement's last sessions, in any order; a session may hold several attempts."""
     same = SUMMARIES.c.spec == spec
-    newest = select(SUMMARIES.c.session).where(same).distinct().order_by(SUMMARIES.c.session.desc()).limit(last)
+    when = (SUMMARIES.c.created.desc(), SUMMARIES.c.session.desc())
+    newest = select(SUMMARIES.c.created, SUMMARIES.c.session).where(same).distinct().order_by(*when).limit(last)
     finished = exists().where(
         FINISHED.c.session == OUTCOMES.c.session,
         FINISHED.c.comparison == OUTCOMES.c.comparison,
@@ -64,8 +66,7 @@ def _attempts(db: Connection, spec: str, last: int) -> list[RowMapping]:
         select(SUMMARIES, OUTCOMES.c.attempt, OUTCOMES.c.noise_floor, DOCUMENTS.c.version, finished.label("finished"))
         .join(OUTCOMES, OUTCOMES.c.number == SUMMARIES.c.outcome)
         .join(DOCUMENTS, DOCUMENTS.c.outcome == SUMMARIES.c.outcome)
-        .where(same, SUMMARIES.c.session.in_(newest.subquery().select()))
-        .order_by(SUMMARIES.c.session.desc())
+        .where(same, SUMMARIES.c.session.in_(select(newest.subquery().c.session)))
     )
     return list(db.execute(asked).mappings())
 
@@ -95,7 +96,7 @@ def _counting(attempts: Sequence[RowMapping]) -> list[RowMapping]:
         held = best.get(row["session"])
         if held is None or (row["finished"], row["attempt"]) > (held["finished"], held["attempt"]):
             best[row["session"]] = row
-    return [best[number] for number in sorted(best)]
+    return sorted(best.values(), key=lambda row: (row["created"], row["session"]))
 
 
 def _split(db: Connection, counting: Sequence[RowMapping]) -> list[Series]:

@@ -21,7 +21,16 @@ from layermark.store.tables import DOCUMENTS, FINISHED, MEASUREMENTS, OUTCOMES, 
 
 def now() -> str:
     """Return the time as the store writes it."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return written(datetime.now(UTC))
+
+
+def written(time: datetime) -> str:
+    """Return a time as the store writes all of them, so that the order of the texts is that of the times.
+
+    >>> written(datetime.fromisoformat("2026-01-01T00:30:00.5+01:00"))
+    '2025-12-31T23:30:00+00:00'
+    """
+    return time.astimezone(UTC).isoformat(timespec="seconds")
 
 
 def add(db: Connection, table: Table, **values: Any) -> int:
@@ -49,20 +58,21 @@ def cache(db: Connection, row: Mapping[str, Any], version: int, document: Mappin
     db.execute(delete(DOCUMENTS).where(DOCUMENTS.c.outcome == row["number"]))
     db.execute(insert(DOCUMENTS).values(outcome=row["number"], version=version, document=text))
     if row["rank"] == 0:
+        created = db.execute(select(SESSIONS.c.created).where(SESSIONS.c.number == row["session"])).scalar_one()
         db.execute(delete(SUMMARIES).where(SUMMARIES.c.outcome == row["number"]))
-        db.execute(insert(SUMMARIES).values(**_summary(row, document)))
-        _measured(db, row, document["spec"])
+        db.execute(insert(SUMMARIES).values(created=created, **_summary(row, document)))
+        _measured(db, row, created, document["spec"])
 
 
-def _measured(db: Connection, row: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
+def _measured(db: Connection, row: Mapping[str, Any], created: str, spec: Mapping[str, Any]) -> None:
     """Note the newest session that measured a spec."""
-    same = MEASUREMENTS.c.spec == row["spec"]
-    held = db.execute(select(MEASUREMENTS.c.session).where(same)).scalar()
+    same, this = MEASUREMENTS.c.spec == row["spec"], {"session": row["session"], "created": created}
+    held = db.execute(select(MEASUREMENTS.c.created, MEASUREMENTS.c.session).where(same)).first()
     if held is None:
         names = {name: spec[name] for name in ("workload", "backend")}
-        db.execute(insert(MEASUREMENTS).values(spec=row["spec"], session=row["session"], **names))
-    elif held < row["session"]:
-        db.execute(update(MEASUREMENTS).where(same).values(session=row["session"]))
+        db.execute(insert(MEASUREMENTS).values(spec=row["spec"], **this, **names))
+    elif tuple(held) < (created, row["session"]):
+        db.execute(update(MEASUREMENTS).where(same).values(**this))
 
 
 def _summary(row: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:

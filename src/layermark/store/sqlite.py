@@ -56,7 +56,7 @@ class SQLite(Engine):
         try:
             connection.cursor().execute("VACUUM")
         except sqlite3.Error as error:
-            raise UserError(f"store {self.shown}: {self.cause(error)}") from None
+            raise UserError(f"store {self.shown}: its file keeps its size until another prune ({error})") from None
         finally:
             connection.close()
 

@@ -74,6 +74,7 @@ SUMMARIES = Table(
     Column("high", Float(53)),
     Column("unit", Text),
     Column("efficiency", Float(53)),
+    Column("created", Text),
 )
 
 MEASUREMENTS = Table(
@@ -83,6 +84,7 @@ MEASUREMENTS = Table(
     Column("workload", Text),
     Column("backend", Text),
     Column("session", Integer),
+    Column("created", Text),
 )
 
 SPREADS = Table(

@@ -99,14 +99,13 @@ class _Arrival:
             self._take_outcome({KIND: kind, "format": FORMAT} | _checked(line, _OUTCOME))
 
     def _take_session(self, line: Mapping[str, Any]) -> None:
+        line = {**line, "created": _time(line["created"])}
         name, digest = line["id"], content(line)
         if name == LATEST or not name.isprintable():
             raise UserError(f"session {name!r}: not a name that a session can have")
         for spec in line["specs"]:
             _spec(spec)
         rows.protocol(line["protocol"])
-        if datetime.fromisoformat(line["created"]).tzinfo is None:
-            raise UserError(f"'created': expected a time with its zone, received {line['created']}")
         # Two machines may give one name: the second is told apart by its content, in every import alike.
         for candidate in (name, f"{name}-{digest[:8]}"):
             here = self._db.execute(select(SESSIONS).where(SESSIONS.c.id == candidate)).mappings().first()
@@ -162,13 +161,16 @@ class _Place:
 
 
 def _session_line(row: RowMapping) -> dict[str, Any]:
-    columns = {name: row[name] for name in ("id", "created", "command", "fingerprint")}
+    columns = {name: row[name] for name in ("id", "command", "fingerprint")} | {"created": _time(row["created"])}
     texts = {name: json.loads(row[name]) for name in ("specs", "protocol", "environment")}
     return {KIND: "session", "format": FORMAT, **columns, **texts}
 
 
 def _outcome_content(row: RowMapping) -> dict[str, Any]:
-    return {name: row[name] for name in ("attempt", "rank", "created", "command")} | {"record": rows.raw(row)}
+    from layermark.stats import finite
+
+    # An import takes no infinities.
+    return {name: row[name] for name in ("attempt", "rank", "created", "command")} | {"record": finite(rows.raw(row))}
 
 
 def _contents(db: Connection, session: int) -> set[str]:
@@ -198,6 +200,14 @@ def _storable(text: str) -> None:
     if not isinstance(text, str) or "\0" in text:
         raise UserError(f"expected a text without zero bytes, received {_shown(text)}")
     text.encode()
+
+
+def _time(text: str) -> str:
+    """A time as the store writes it."""
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise UserError(f"'created': expected a time with its zone, received {text}")
+    return rows.written(found)
 
 
 def _spec(doc: Mapping[str, Any]) -> Spec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -93,12 +93,6 @@ def mean_name(epochs: float) -> str:
 def exponential_name(decay: float) -> str:
     """Return the name of the file of an exponential average."""
     return f"weight_avg_exp_{decay:g}"
-
-
-def check_possible(averages: Sequence[float], ckpts_per_epoch: int) -> None:
-    """Raise UserError if averages are asked for and no checkpoints are saved."""
-    if averages and not ckpts_per_epoch:
-        raise UserError("weight averages need checkpoints, and --ckpts-per-epoch is 0; set it to 1 or more")
 
 
 def _double(values: np.ndarray[Any, Any]) -> Any:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 VERSION = 1
 _SECTIONS = ("weights", "statistics", "optimiser")
 _FACTS = ("update", "epoch", "random", "position")
+_LATER_FACTS = ("execution",)
+"""What checkpoints of earlier releases lack."""
 _NAME = re.compile(r"ckpt-(\d+)\.json")
 
 
@@ -46,6 +48,8 @@ class Checkpoint:
     """Seeds and states of generators, as JSON."""
     position: Mapping[str, Any] = field(default_factory=dict)
     """Where the input is, as JSON."""
+    execution: str = ""
+    """How the program was run: another way rounds differently. Empty where nobody knows."""
 
     @property
     def name(self) -> str:
@@ -100,7 +104,7 @@ def load(marker: Path) -> Checkpoint:
     for key, each in safetensors.read(_data_of(marker)).items():
         section, _, name = key.partition("/")
         found[section][name] = each
-    fields: dict[str, Any] = {name: doc[name] for name in _FACTS}
+    fields: dict[str, Any] = {name: doc[name] for name in (*_FACTS, *_LATER_FACTS) if name in doc}
     return Checkpoint(**fields | found)
 
 
@@ -137,6 +141,11 @@ def update_of(marker: Path) -> int:
     return int(found[1])
 
 
+def execution_of(marker: Path) -> str:
+    """Return how the program of a whole checkpoint was run; empty for one of an earlier release."""
+    return str(json.loads(marker.read_bytes()).get("execution", ""))
+
+
 def points(folder: Path) -> dict[Point, Path]:
     """Return the whole checkpoints of a folder in order, and when each was taken."""
     made = {}
@@ -163,7 +172,7 @@ def _data_of(marker: Path) -> Path:
 
 
 def _document(checkpoint: Checkpoint, size: int, digest: str) -> dict[str, Any]:
-    facts = {name: getattr(checkpoint, name) for name in _FACTS}
+    facts = {name: getattr(checkpoint, name) for name in (*_FACTS, *_LATER_FACTS)}
     return {"version": VERSION, **facts, "bytes": size, "sha256": digest}
 
 

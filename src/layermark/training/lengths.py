@@ -41,7 +41,6 @@ class Lengths:
     log_freq: int = LOG_FREQ
     """Updates per line where the length is given in updates."""
     most_per_call: int = MOST_PER_CALL
-    ckpts_per_epoch: int = 1
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.iterations is None):
@@ -52,9 +51,8 @@ class Lengths:
         for name in ("micro_batch", "accumulation", "replicas", "pictures", "log_freq", "most_per_call"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} {getattr(self, name)}: expected at least 1")
-        for name in ("logs_per_epoch", "ckpts_per_epoch"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name} {getattr(self, name)}: expected zero or more")
+        if self.logs_per_epoch < 0:
+            raise UserError(f"logs_per_epoch {self.logs_per_epoch}: expected zero or more")
 
     @property
     def global_batch(self) -> int:
@@ -89,11 +87,6 @@ class Lengths:
         if self.epochs is None:
             return self.log_freq
         return _interval(self.updates_per_epoch, self.logs_per_epoch) or self.target
-
-    @property
-    def checkpoint_interval(self) -> int:
-        """Updates between two checkpoints, or 0 if none are saved."""
-        return _interval(self.updates_per_epoch, self.ckpts_per_epoch)
 
     @property
     def updates_per_call(self) -> int:

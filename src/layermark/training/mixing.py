@@ -181,13 +181,6 @@ class Mixing:
         return max(first, 0), min(first + cut, size)
 
 
-def for_data(mixing: Mixing, data: str) -> tuple[Mixing, str]:
-    """Return the mixing that is carried out, and a notice if made-up data switch it off."""
-    if mixing.active and data != "real":
-        return Mixing(), f"no mixup and no cutmix: the data are {data}"
-    return mixing, ""
-
-
 def _inside(box: Box, height: int, width: int) -> np.ndarray[Any, Any]:
     import numpy
 

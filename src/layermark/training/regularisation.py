@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from layermark.errors import UserError
-from layermark.laws import Shape, random_generator
 from layermark.training import names
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Array = Any
 Arrays = Mapping[str, Array]
@@ -24,17 +20,6 @@ def decayed(gradients: Arrays, weights: Arrays, decay: float) -> dict[str, Array
         name: each + decay * weights[name] if decay and names.is_decayed(name) else each
         for name, each in gradients.items()
     }
-
-
-def smoothed(labels: Array, classes: int, smoothing: float, *, xp: Any) -> Array:
-    """Return rows of class weights: 1 - smoothing for the label, smoothing / (classes - 1) for every other class.
-
-    float64, whatever the labels are: whoever feeds a narrower type casts.
-    """
-    check_smoothing(smoothing, classes)
-    chosen = xp.astype(labels[..., None] == xp.arange(classes), xp.float64)
-    others = smoothing / (classes - 1) if smoothing else 0.0
-    return chosen * (1 - smoothing - others) + others
 
 
 def check_smoothing(smoothing: float, classes: int) -> None:
@@ -114,25 +99,6 @@ def survival(block: int, blocks: int, last: float = 0.8) -> float:
     (1.0, 0.9)
     """
     return 1 - (1 - last) * block / blocks
-
-
-def mask(shape: Shape, kept: float, *, seed: int, name: str, update: int, micro_batch: int) -> np.ndarray[Any, Any]:
-    """Return zeros and ones as float32, this share of them ones on average.
-
-    They depend on seed, name, update and micro-batch only, so every runtime and every restored run sees the same.
-    """
-    rng = random_generator(seed, "mask", name, update, micro_batch)
-    return (rng.random(shape) < kept).astype("float32")
-
-
-def masks(
-    wanted: Mapping[str, tuple[Shape, float]], *, seed: int, update: int, micro_batch: int
-) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the masks of dropout (a value per element) and stochastic depth (one per sample) of one micro-batch."""
-    return {
-        name: mask(shape, kept, seed=seed, name=name, update=update, micro_batch=micro_batch)
-        for name, (shape, kept) in wanted.items()
-    }
 
 
 def statistics_after(old: Array, seen: list[Array], decay: float, *, together: bool) -> Array:

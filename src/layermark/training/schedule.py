@@ -11,8 +11,6 @@ from typing import ClassVar
 
 from layermark.errors import UserError, unknown
 
-WARMUP_EPOCHS = 5.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
@@ -231,10 +229,3 @@ def exponent_of(rate: float, global_batch: int) -> float:
     if not 0 < rate < math.inf:
         raise UserError(f"--abs-learning-rate {rate:g}: expected a number above zero")
     return math.log2(rate / global_batch)
-
-
-def warmup(warmup_epochs: float, *, in_epochs: bool) -> tuple[float, str]:
-    """Return the warm-up that is carried out, and a notice if a length in updates switches it off."""
-    if in_epochs or not warmup_epochs:
-        return warmup_epochs, ""
-    return 0.0, f"no warm-up: {warmup_epochs:g} epochs were asked for, but the length is given by --iterations"

@@ -12,6 +12,7 @@ from layermark.workloads.base import Task
 def right_answers(program: Program, task: Task, batches: int) -> int:
     """Run so many batches one by one and count the pictures whose largest output is that of their class.
 
+    A picture with an output that is not finite is not counted: of such numbers NumPy takes the first for the largest.
     Pictures that are made up all have the same label, drawn from the seed.
     """
     right = 0
@@ -20,7 +21,8 @@ def right_answers(program: Program, task: Task, batches: int) -> int:
         (logits,) = program.outputs().values()
         answers = np.argmax(logits, axis=1)
         labels = task.stream.labels if task.stream else made_up_label(task.seed, logits.shape[1])
-        right += int(np.count_nonzero(answers == labels))
+        finite = np.isfinite(logits).all(axis=1)
+        right += int(np.count_nonzero(finite & (answers == labels)))
     return right
 
 

@@ -88,8 +88,8 @@ class Service:
             reason = f"{found.name} has no --norms full; torch has"
             raise Unsupported(reason, code="no_full_norms", instead={"norms": "own"})
         if group and not found.connects:
-            reason = f"{found.name} does not train on several ranks; torch, tensorflow and jax do"
-            raise Unsupported(reason, code="no_ranks", instead={"backend": "torch"})
+            reason = f"{found.name} does not train on several ranks; torch, jax and tensorflow do"
+            raise Unsupported(reason, code="no_replicas", instead={"backend": "torch"})
         began = time.perf_counter()
         versions = _loaded(found)
         imported = time.perf_counter()
@@ -117,9 +117,6 @@ class Service:
         A copy has no trial of its own, which might choose another way of running it. (How several batches in a call
         are run is chosen too, and no word asks for that.)
         """
-        if self._task.group is not None:
-            reason = "ranks that work together cannot be compared with layermark compare; use layermark run"
-            raise Unsupported(reason, code="not_compared")
         spec, chosen = self._spec, self._ready().settings.get("execution")
         if spec.batches_per_step == 1 and chosen in backend(spec.backend).executions:
             spec = spec.replace(execution=chosen)

@@ -85,6 +85,7 @@ class Trainer:
             optimiser=state,
             random={"seed": self._spec.seed},
             position=_position(self._task.stream),
+            execution=self._program.settings.get("execution", ""),
         )
         path = checkpoint.save(Path(folder), taken)
         if self._task.stream is None:

@@ -20,7 +20,7 @@ from layermark.workloads.base import Task
 from layermark.workloads.folding import folded, products
 
 # The largest error allowed of an output, as a share of the spread (standard deviation) of what is compared.
-# What training may be off by stands in `moves`.
+# What training may be off by stands in `training_proof`.
 TOLERANCES: Mapping[str, float] = {
     "64.64": 1e-9,
     "32.32": 1e-4,

@@ -1,24 +1,35 @@
-"""`--compile-only`: the program is built, and nothing is timed."""
+"""`--compile-only`: the program is built as a run would build it, and nothing is timed."""
 
 from __future__ import annotations
 
-from layermark.errors import Unsupported
-from layermark.launch.process import Crew, worker_environment
-from layermark.seeds.printing import Printer
+from collections.abc import Callable, Mapping
+
+from layermark.launch.checkpoints import make_readable
+from layermark.launch.process import Crew
+from layermark.outcome import Failed, Run
 from layermark.seeds.run import TIMEOUT_S
+from layermark.session.deadline import Deadline
+from layermark.session.peers import Peers
+from layermark.session.resources import Resources
+from layermark.session.team import Team
 from layermark.spec import Spec
 
 
-def build_only(spec: Spec, printer: Printer) -> int:
-    """Build in a worker and say how long it took."""
-    printer.open()
-    printer.begin()
+def build_only(
+    spec: Spec,
+    deadline: Deadline,
+    say: Callable[[str], None],
+    *,
+    variables: Mapping[str, str] | None = None,
+    peers: Peers | None = None,
+) -> int:
+    """Build the program on every rank, say how long it took, and stop; return 1 if it failed."""
     with Crew() as crew:
-        worker = crew.hire(worker_environment(spec))
-        try:
-            prepared = worker.call("prepare", TIMEOUT_S, spec=spec.to_json())
-        except Unsupported as reason:
-            printer.say(f"Not built: {reason}")
+        make_readable(crew, [spec], deadline.timeout(TIMEOUT_S))
+        team = Team(spec, Resources.of(crew, deadline, TIMEOUT_S, variables=variables, peers=peers))
+        if team.prepare():
+            say(f"Compiled in {team.compile_s:.3f} seconds")
             return 0
-    printer.compiled(prepared["timings_s"]["compile"])
-    return 0
+        outcome = team.finish()
+    say(f"Not built: {outcome.reason}" if not isinstance(outcome, Run) else "Not built")
+    return int(isinstance(outcome, Failed))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from layermark.errors import unknown
 from layermark.seeds.cnns.script import CONFIGS
 from layermark.seeds.configs import named_set
-from layermark.seeds.engine import engine_options
+from layermark.seeds.engine_options import engine_options
 from layermark.seeds.parsing import SeedParser, Typed, parse
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ def launch(name: str, file: Path, argv: list[str]) -> int:
 
 def run_benchmark(file: Path, argv: list[str]) -> int:
     """Inference of a model: host calls, their rates and the latency of batches."""
+    from layermark.seeds.cnns.batch_sizes import rungs
     from layermark.seeds.cnns.inference import InferenceRequest, inference_request
     from layermark.seeds.cnns.inference_options import SCRIPT
-    from layermark.seeds.cnns.ladder import rungs
     from layermark.seeds.cnns.logs import Log, ending
 
     every, engine = rungs(parse(SCRIPT, file.name, argv, file.parent / CONFIGS)), engine_options()
@@ -82,7 +82,7 @@ def _inference_name(values: Mapping[str, Any]) -> str:
 
 def validation(file: Path, argv: list[str]) -> int:
     """Validation of a model, once or several times, of every checkpoint that is named."""
-    from layermark.seeds.cnns.ladder import rungs
+    from layermark.seeds.cnns.batch_sizes import rungs
     from layermark.seeds.cnns.logs import Log
     from layermark.seeds.cnns.tensorflow_options import TRAIN_ONLY_KEYS, validation_script
     from layermark.seeds.cnns.validation import ValidationRequest, requests
@@ -107,9 +107,16 @@ def validation(file: Path, argv: list[str]) -> int:
         log = Log(run_folder(typed.values, every[0][0].spec), echo=peers.say if peers else None)
         log.options("arguments.json", typed.values)
         if typed.values["compile_only"]:
-            return max(build_only(first.spec, ValidationPrinter(first, log)) for first, *_ in every)
+            return max(built(first, log, peers) for first, *_ in every)
         deadlines = ((checkpoints, Deadline(checkpoints[0].budget_s)) for checkpoints in every)
         return _ended([measure(each, log, until, peers) for checkpoints, until in deadlines for each in checkpoints])
+
+    def built(request: ValidationRequest, log: Log, peers: Peers | None) -> int:
+        printer = ValidationPrinter(request, log)
+        printer.open()
+        printer.begin()
+        until = Deadline(request.budget_s)
+        return build_only(request.spec, until, printer.say, variables=request.variables, peers=peers)
 
     def measure(
         request: ValidationRequest, log: Log, until: Deadline, peers: Peers | None
@@ -146,9 +153,9 @@ def host_benchmark(file: Path, argv: list[str]) -> int:
 def train(file: Path, argv: list[str]) -> int:
     """Training of a model: loss, accuracy and rate, checkpoints, and a validation after it."""
     from layermark.seeds.cnns import train_run
-    from layermark.seeds.cnns.train_reading import parse as read
+    from layermark.seeds.cnns.train_parsing import parse as read
 
-    place = train_run.place_of(argv)
+    place = train_run.place_of(file, argv)
     request = read(argv, file, instance=train_run.instance_of(place), engine=engine_options())
     if request.dataset_benchmark:
         return train_run.dataset_only(request)
@@ -157,7 +164,7 @@ def train(file: Path, argv: list[str]) -> int:
 
     def trained(peers: Peers | None) -> int:
         if request.compile_only:
-            return train_run.build_only(request, peers)
+            return train_run.compile_only(request, peers)
         return train_run.run(request, _command(file, argv), peers)
 
     return led(trained, place)

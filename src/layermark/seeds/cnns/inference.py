@@ -14,7 +14,7 @@ from layermark.errors import UserError, unknown
 from layermark.options import switch
 from layermark.seeds.cnns.inference_options import SCRIPT
 from layermark.seeds.cnns.script import RING, SHORT_BUDGET_S, acting, idle
-from layermark.seeds.engine import Engine
+from layermark.seeds.engine_options import EngineOptions
 from layermark.seeds.job import job_notes, own_threads, placed
 from layermark.seeds.parsing import Typed
 from layermark.seeds.precision import computed_in, partials
@@ -45,7 +45,7 @@ class InferenceRequest(ScriptRequest):
     """Stages of the pipeline, each a process of its own."""
 
 
-def inference_request(typed: Typed, engine: Engine, folder: Path, *, several: bool = False) -> InferenceRequest:
+def inference_request(typed: Typed, engine: EngineOptions, folder: Path, *, several: bool = False) -> InferenceRequest:
     """Check the values against each other and translate them; of `several` batch sizes each names its files."""
     values = typed.values
     chosen, why = chosen_backend(SCRIPT.runtime, values["backend"], training=False)
@@ -78,7 +78,7 @@ def model(name: str) -> Model:
     return found
 
 
-def _spec(values: Values, chosen: str, engine: Engine) -> Spec:
+def _spec(values: Values, chosen: str, engine: EngineOptions) -> Spec:
     precision = computed_in(values["precision"], Spec.device, emulate=values["emulate_half"])
     return Spec(
         workload=values["model"],
@@ -131,7 +131,7 @@ def _pictures(values: Values) -> str:
     return "raw" if normalised_by(values) == "ipu" else "normalised"
 
 
-def _loading(values: Values, engine: Engine) -> Loading:
+def _loading(values: Values, engine: EngineOptions) -> Loading:
     if values["data"] != "real":
         return Loading()
     workers = values["dataloader_worker"]
@@ -155,7 +155,7 @@ def data_dir(named: str | None) -> str:
     return str(found[0])
 
 
-def without_prefetch(engine: Engine) -> bool:
+def without_prefetch(engine: EngineOptions) -> bool:
     """Whether the environment asks for no batches to be made ahead."""
     return str(engine.others.get(PREFETCH, "true")).lower() == "false"
 
@@ -182,7 +182,7 @@ def _check_stages(spec: Spec, values: Values) -> None:
         raise UserError(f"--available-memory-proportion: {len(shares)} values for {stages} stages; give 1 or {stages}")
 
 
-def _step_plan(values: Values, spec: Spec, folder: Path, engine: Engine, suffix: str) -> StepPlan:
+def _step_plan(values: Values, spec: Spec, folder: Path, engine: EngineOptions, suffix: str) -> StepPlan:
     batches, name = values["device_iterations"], f"{spec.workload}{suffix}"
     latencies = spec.data != "synthetic"
     if values["profile"]:
@@ -198,7 +198,7 @@ def _variables(values: Values, chosen: str) -> dict[str, str]:
     return {_COMPILE_CACHES[chosen]: str(Path(values["model_cache_path"]).resolve())}
 
 
-def _notes(typed: Typed, spec: Spec, engine: Engine) -> Iterator[str]:
+def _notes(typed: Typed, spec: Spec, engine: EngineOptions) -> Iterator[str]:
     values = typed.values
     yield from general_notes(typed, spec, values["precision"])
     if values["eight_bit_io"] and values["normalization_location"] == "host":
@@ -218,12 +218,14 @@ def _notes(typed: Typed, spec: Spec, engine: Engine) -> Iterator[str]:
 def _unmet(values: Values, spec: Spec) -> dict[str, bool]:
     """Options whose effect depends on something else, and whether that is missing."""
     loads, efficient = spec.data == "real", "group_dim" in spec.params and "expand_ratio" in spec.params
+    without_norms, widens = values["norm_type"] == "none", backend(spec.backend).widens_norms
     unmet = dict.fromkeys(("num_io_tiles", "dataloader_worker", "dataloader_rebatch_size"), not loads)
     unmet |= dict.fromkeys(("efficientnet_group_dim", "efficientnet_expand_ratio"), not efficient)
     return unmet | {
         "webdataset_memory_cache_ratio": not loads,
         "half_partial": spec.precision.startswith("32"),
-        "full_precision_norm": not spec.precision.startswith("16") or not backend(spec.backend).widens_norms,
+        "norm_eps": without_norms,
+        "full_precision_norm": without_norms or not widens or not spec.precision.startswith("16"),
         "enable_fast_groupnorm": values["norm_type"] != "group",
         "norm_num_groups": values["norm_type"] != "group",
         "model_cache_path": not _variables(values, spec.backend),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from layermark.options import choice, number, positive_float, share, size
-from layermark.seeds.cnns.ladder import as_ladder
+from layermark.seeds.cnns.batch_sizes import as_ladder
 from layermark.seeds.cnns.script import EXTRAS, CnnScript, precision
 from layermark.seeds.options import SeedOption, count, extra, flag, real, text, words
 from layermark.seeds.tables import EMULATE_HALF

@@ -52,13 +52,13 @@ class Log:
             begun = path.is_file() and path.stat().st_size > 0
         _append(path, _table([cells], header=not begun))
 
-    def keep_rows(self, name: str, column: str, most: int) -> None:
+    def keep_rows(self, name: str, column: str, most: int) -> list[dict[str, str]]:
         """Take the rows out of a table whose number in a column is above this one: a run does them again.
 
-        A last row that a kill left half written goes, too.
+        A last row that a kill left half written goes, too. Returns what is kept.
         """
         if self.folder is None or not (path := self.folder / name).is_file():
-            return
+            return []
         with _writing(path):
             text = path.read_bytes().decode()
         whole = text[: text.rfind("\n") + 1]
@@ -66,6 +66,7 @@ class Log:
         kept = [row for row in rows if float(row[column] or 0) <= most]
         if kept != rows or whole != text:
             _replace(path, _table(kept))
+        return kept
 
 
 def _table(rows: list[Mapping[str, object]] | list[dict[str, str]], *, header: bool = True) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from layermark.errors import unknown
 from layermark.options import choice, integer, number, percentage, positive_float, share
-from layermark.seeds.cnns.ladder import as_ladder
+from layermark.seeds.cnns.batch_sizes import as_ladder
 from layermark.seeds.cnns.script import CnnScript, precision
 from layermark.seeds.options import SeedOption, count, flag, real, text, truth, words
 from layermark.spec import PRECISIONS

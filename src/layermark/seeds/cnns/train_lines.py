@@ -112,15 +112,6 @@ def restoring_line(path: object) -> str:
     return f"Restoring training from latest checkpoint: {path}"
 
 
-def documents_mean(instances: Sequence[Sequence[float]]) -> float:
-    """Return the rate as the documents average it: without the first line of every instance, and never added up.
-
-    >>> documents_mean([[1.0, 10.0, 20.0], [2.0, 30.0, 40.0]])
-    25.0
-    """
-    return statistics.fmean(rate for rates in instances for rate in counted(rates, DROPPED))
-
-
 def summary(rates: Sequence[float]) -> list[str]:
     """Return the closing lines: the documents' figures without the first line, beside the median of the same lines."""
     if not rates:

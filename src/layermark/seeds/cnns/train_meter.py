@@ -27,13 +27,24 @@ class Meter:
     """Adds up host calls: times since the last line, losses and accuracies of at most one epoch."""
 
     def __init__(
-        self, *, global_batch: int, epoch_pictures: int, calls_per_epoch: int, steps_per_call: int, done: int = 0
+        self,
+        *,
+        global_batch: int,
+        epoch_pictures: int,
+        calls_per_epoch: int,
+        steps_per_call: int,
+        done: int = 0,
+        step: int = 0,
+        total_s: float = 0.0,
     ) -> None:
-        """Begin after `done` updates. Without a pipeline a call counts as accumulation-count steps, with one as 1."""
+        """Begin after `done` updates, which took so many steps and seconds.
+
+        Without a pipeline a call counts as accumulation-count steps, with one as 1.
+        """
         self._global_batch, self._epoch_pictures, self._steps_per_call = global_batch, epoch_pictures, steps_per_call
         self._recent: deque[HostCall] = deque(maxlen=max(1, calls_per_epoch))
         self._since: list[HostCall] = []
-        self._step, self._iteration, self._total_s = 0, done, 0.0
+        self._step, self._iteration, self._total_s = step, done, total_s
 
     @property
     def iteration(self) -> int:

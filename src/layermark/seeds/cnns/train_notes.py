@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from layermark.seeds.cnns.script import CnnScript, idle, slow_half
 from layermark.seeds.cnns.train_request import TrainRequest
 from layermark.seeds.cnns.validation import loader_notes
-from layermark.seeds.engine import Engine
+from layermark.seeds.engine_options import EngineOptions
 from layermark.seeds.job import shared_cpus
 from layermark.seeds.parsing import Typed
 
@@ -23,7 +23,7 @@ _OF_OPTIMISER = {
 }
 
 
-def notes(script: CnnScript, typed: Typed, request: TrainRequest, engine: Engine) -> Iterator[str]:
+def notes(script: CnnScript, typed: Typed, request: TrainRequest, engine: EngineOptions) -> Iterator[str]:
     """Yield one line for each thing."""
     yield from _precision(request)
     yield from _data(request)
@@ -35,8 +35,10 @@ def notes(script: CnnScript, typed: Typed, request: TrainRequest, engine: Engine
         yield "--fp-exceptions has no further effect: a value that is not finite ends the run with or without it"
     if not request.logs and request.values["ckpts_per_epoch"]:
         yield "--no-logs: nothing is written, no checkpoints either"
+    if request.seeded and request.values["execution"] == "auto" and request.spec.execution not in ("auto", "recompute"):
+        yield f"--seed: no trial of executions, which may end differently in every run; {request.spec.execution} runs"
     yield from loader_notes(request.spec, request.values)
-    yield from shared_cpus(request.spec.threads)
+    yield from shared_cpus(request.spec.threads, request.instance.on_host)
     named = [*idle(script, typed, unmet(request)), *_half(typed, request), *engine.idle()]
     if named:
         yield f"no effect on this device: {', '.join(named)}"
@@ -67,7 +69,7 @@ def _half(typed: Typed, request: TrainRequest) -> Iterator[str]:
 def unmet(request: TrainRequest) -> dict[str, bool]:
     """Return options whose effect depends on something else, and whether that is missing."""
     loads = ("pipeline_num_parallel", "no_dataset_cache", "standard_imagenet", "prefetch_depth", "data_dir")
-    batch = request.norm == "batch"
+    batch, small = request.norm == "batch", request.dataset != "imagenet"
     rules = {name: request.optimiser not in users for name, users in _OF_OPTIMISER.items()}
     return dict.fromkeys((*loads, "train_with_valid_preprocessing"), request.spec.data != "real") | {
         **rules,
@@ -82,10 +84,15 @@ def unmet(request: TrainRequest) -> dict[str, bool]:
         "pipeline_splits": not (request.as_ranks and request.pipeline),
         "shards": not request.pipeline and request.shards > 1,
         "enable_half_partials": request.spec.precision.startswith("32"),
-        "hostside_norm": bool(request.values["eight_bit_io"]),
+        "proxy_epsilon": request.norm != "proxy",
+        # Pictures of CIFAR are always normalised fully.
+        "hostside_norm": small or bool(request.values["eight_bit_io"]),
+        "normalise_input": small,
         "hostside_image_mixing": not request.mixes,
         "cutmix_version": request.cutmix_lambda >= 1,
         "base_learning_rate": request.values["abs_learning_rate"] is not None,
+        "poly_lr_end_ratio": request.poly_end_rate is not None,
+        "weight_decay": request.optimiser == "LARS" and request.values["lars_weight_decay"] is not None,
         "log_freq": request.iterations is None,
         "logs_per_epoch": request.iterations is not None,
         "latency": not request.validation,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from layermark.seeds.cnns.logs import Log
 from layermark.seeds.cnns.mlperf import MlperfLog
+from layermark.seeds.cnns.train_bar import NoBar
 from layermark.seeds.cnns.train_lines import TRAINING, VALIDATION, Validated, restoring_line, saved_line, summary
 from layermark.seeds.cnns.train_meter import HostCall, Meter
-from layermark.seeds.cnns.train_progress import NoBar
 from layermark.seeds.cnns.train_request import TrainRequest
 from layermark.seeds.printing import LONG_S, duration
 from layermark.session.training import Called, TrainingListener
@@ -22,6 +23,8 @@ _ANATOMY = {
     "compute_only_per_s": "computing alone",
     "loader_only_per_s": "loading alone",
 }
+_GOING_ON = ("step", "iteration", "total_time")
+"""What a run that goes on takes from the last row of `training.csv`."""
 _WORDS = {"waiting": "waiting for data", "rest": "the rest"}
 
 
@@ -36,16 +39,21 @@ class TrainPrinter(TrainingListener):
         self.mlperf = MlperfLog(log.say, wanted=request.mlperf_logging)
         self.last_checkpoint: Path | None = None
         self.bar = bar or NoBar()
-        self._meter = self._new_meter(0)
+        self._meter = self._new_meter()
         self._rates: list[float] = []
 
-    def _new_meter(self, done: int) -> Meter:
+    def _new_meter(self, done: int = 0, row: Mapping[str, str] | None = None) -> Meter:
+        """Begin after so many updates; `row` is the last one of the table that is not above them."""
+        step, iteration, total_s = (float(row[name]) for name in _GOING_ON) if row else (0.0, 0.0, 0.0)
+        calls = math.ceil((done - iteration) / self._length.updates_per_call)
         return Meter(
             global_batch=self._length.global_batch,
             epoch_pictures=self._length.pictures,
             calls_per_epoch=self._length.calls_per_epoch,
             steps_per_call=self._request.steps_per_call,
             done=done,
+            step=int(step) + calls * self._request.steps_per_call,
+            total_s=total_s,
         )
 
     def say(self, line: str) -> None:
@@ -84,8 +92,9 @@ class TrainPrinter(TrainingListener):
     def restored(self, path: Path, update: int) -> None:
         """Say where the run goes on; what was written about later updates will be written again."""
         self.say(restoring_line(path.with_suffix("")))
-        self._log.keep_rows(TRAINING, "iteration", update)
-        self._meter = self._new_meter(update)
+        self._log.keep_rows(VALIDATION, "iteration", update)
+        kept = self._log.keep_rows(TRAINING, "iteration", update)
+        self._meter = self._new_meter(update, kept[-1] if kept else None)
         self.last_checkpoint = path
 
     def called(self, done: Called, *, line: bool) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from layermark.backends.base import backend
 from layermark.errors import UserError
-from layermark.seeds.cnns.train_reading import RECOMPUTE
+from layermark.seeds.cnns.train_parsing import RECOMPUTE
 from layermark.seeds.cnns.train_request import TrainRequest
 from layermark.session.budget import ProfileRequest
 from layermark.session.training import TrainingPlan
 from layermark.spec import Plan, Spec
+from layermark.training import checkpoint
 from layermark.training.lengths import Lengths
 from layermark.training.mixing import Mixing
 from layermark.training.schedule import LearningRate, Polynomial, Schedule, Stepped, schedule_class
@@ -122,6 +124,13 @@ def spec_of(request: TrainRequest) -> Spec:
     spec = request.spec.replace(weights=request.init_path) if request.init_path else request.spec
     spec = spec.replace(update=update_of(request), mixing=mixing_of(request))
     return _spread(spec, request) if request.as_ranks else spec
+
+
+def going_on(spec: Spec, restore: Path | None) -> Spec:
+    """Return what runs after a checkpoint: in place of a new trial, the execution that it was made with."""
+    ran = checkpoint.execution_of(restore) if restore else ""
+    known = ran in backend(spec.backend).executions
+    return spec.replace(execution=ran) if known and spec.execution == "auto" else spec
 
 
 def _spread(spec: Spec, request: TrainRequest) -> Spec:

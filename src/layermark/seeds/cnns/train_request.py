@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from layermark.spec import Spec
+from layermark.training.schedule import peak_rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +17,8 @@ class Instance:
 
     count: int = 1
     index: int = 0
+    on_host: int | None = None
+    """How many of them share this host, if that is known."""
     local_replicas: int | None = None
     """Copies of the model in this process, if a launcher decides that."""
     shards: int | None = None
@@ -206,7 +209,7 @@ class TrainRequest:
     @property
     def peak_rate(self) -> float:
         """The highest rate of the schedule."""
-        return float(2.0**self.base_exponent) * self.global_batch
+        return peak_rate(self.base_exponent, self.global_batch)
 
     @property
     def steps_per_call(self) -> int:

@@ -15,15 +15,16 @@ from typing import Any
 from layermark.launch.checkpoints import make_readable
 from layermark.launch.process import Crew
 from layermark.launch.ranks import JobPlace, from_environment, from_tf_config
-from layermark.outcome import Failed, Outcome, Run
+from layermark.outcome import Outcome, Run
 from layermark.report import together
 from layermark.seeds.cnns import train_recipe as recipe
+from layermark.seeds.cnns.building import build_only
 from layermark.seeds.cnns.logs import Log
+from layermark.seeds.cnns.train_bar import bar_for_terminal
 from layermark.seeds.cnns.train_names import run_folder
 from layermark.seeds.cnns.train_opening import arguments, opening
-from layermark.seeds.cnns.train_options import ARGUMENTS
+from layermark.seeds.cnns.train_options import ARGUMENTS, typed_command
 from layermark.seeds.cnns.train_printer import TrainPrinter, anatomy
-from layermark.seeds.cnns.train_progress import bar_for_terminal
 from layermark.seeds.cnns.train_request import Instance, TrainRequest
 from layermark.seeds.cnns.train_validation import AfterTraining
 from layermark.seeds.cnns.validation import CHECKPOINTS
@@ -44,9 +45,15 @@ BUILD_TIMEOUT_S = 3600.0
 """A network of a hundred layers may compile for many minutes where others use the machine as well."""
 
 
-def place_of(argv: Sequence[str]) -> JobPlace | None:
-    """Return the place of this process among others: as a launcher says, or with `--distributed` as TF_CONFIG does."""
-    return from_tf_config() if "--distributed" in argv else from_environment()
+def place_of(file: Path, argv: Sequence[str]) -> JobPlace | None:
+    """Return the place of this process among others: as a launcher says, or with `--distributed` as TF_CONFIG does.
+
+    A run that goes on has that word among its options; a launcher that starts it says more than those.
+    """
+    _, typed = typed_command(file, argv)
+    if "distributed" in typed.typed:
+        return from_tf_config()
+    return from_environment() or (from_tf_config() if typed.values["distributed"] else None)
 
 
 def instance_of(place: JobPlace | None = None) -> Instance:
@@ -55,10 +62,11 @@ def instance_of(place: JobPlace | None = None) -> Instance:
     if found is None:
         return Instance()
     if found.launcher != "poprun":
-        return Instance(count=found.size, index=found.rank)
+        return Instance(count=found.size, index=found.rank, on_host=found.local_size)
     return Instance(
         count=found.size,
         index=found.rank,
+        on_host=found.local_size,
         local_replicas=found.local_replicas,
         shards=found.devices_per_replica,
     )
@@ -95,9 +103,13 @@ def run(request: TrainRequest, command: str, peers: Peers | None = None) -> int:
             outcome, failed = _trained(job)
         except KeyboardInterrupt:
             return _interrupted(job)
-        document = writer.append(outcome)
-        writer.finish_group(outcome.spec.group)
-    return max(_closed(job, document), int(failed))
+        try:
+            writer.append(outcome)
+            writer.finish_group(outcome.spec.group)
+        finally:  # whatever a store lacks by now, the figures are printed
+            (document,) = writer.documents
+            status = _closed(job, document)
+    return max(status, int(failed))
 
 
 def _restored(request: TrainRequest) -> Path | None:
@@ -143,7 +155,9 @@ def _trained(job: _Job) -> tuple[Outcome, bool]:
         make_readable(crew, [job.spec], TIMEOUT_S)
         # A budget shortens a run, but never to nothing: what is built and loaded may take longer.
         resources = Resources.of(crew, Deadline(None), BUILD_TIMEOUT_S, peers=job.peers)
-        outcome = train(Team(job.spec, resources, job.printer), job.plan, job.deadline, job.printer)
+        runs = recipe.going_on(job.spec, job.plan.restore)
+        outcome = train(Team(runs, resources, job.printer), job.plan, job.deadline, job.printer)
+        outcome = dataclasses.replace(outcome, spec=job.spec)
         if not (isinstance(outcome, Run) or outcome.code == COMPLETE):
             return outcome, False
         after = AfterTraining(job.request, job.folder, job.printer, job.deadline)
@@ -183,22 +197,14 @@ def _closed(job: _Job, document: Mapping[str, Any]) -> int:
     return int(failed)
 
 
-def build_only(request: TrainRequest, peers: Peers | None = None) -> int:
+def compile_only(request: TrainRequest, peers: Peers | None = None) -> int:
     """Build the program, say how long it took, and stop (`--compile-only`)."""
     recipe.check(request)
     spec, log = recipe.spec_of(request), Log(None)
     for text in request.notes:
         log.say(f"Note: {text}")
     log.say("Compiling...")
-    with Crew() as crew:
-        make_readable(crew, [spec], TIMEOUT_S)
-        team = Team(spec, Resources.of(crew, Deadline(request.budget_s), TIMEOUT_S, peers=peers))
-        if not team.prepare():
-            outcome = team.finish()
-            log.say(f"Not built: {outcome.reason}" if not isinstance(outcome, Run) else "Not built")
-            return int(isinstance(outcome, Failed))
-        log.say(f"Compiled in {team.compile_s:.3f} seconds")
-    return 0
+    return build_only(spec, Deadline(request.budget_s), log.say, peers=peers)
 
 
 def dataset_only(request: TrainRequest) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from layermark.errors import UserError
+from layermark.errors import UserError, WorkerFailed
 from layermark.safetensors import SUFFIX
 from layermark.seeds.cnns.train_lines import VALIDATION, Validated
 from layermark.seeds.cnns.train_printer import TrainPrinter
@@ -73,21 +73,26 @@ def write_exponential(path: Path, known: dict[Point, Path], decay: float, discar
     return Candidate(path=path, update=chosen[-1].update, epoch=chosen[-1].epoch)
 
 
-def candidates(folder: Path, averages: Sequence[Candidate], validated: Sequence[str] = ()) -> list[Candidate]:
-    """Return the checkpoints of a folder and the averages, without those that were validated before."""
+def candidates(
+    folder: Path, averages: Sequence[Candidate], validated: Collection[tuple[str, int]] = ()
+) -> list[Candidate]:
+    """Return the checkpoints of a folder and the averages, without those that were validated before.
+
+    An average is made anew where a run has gone on: its name stays, and its update tells them apart.
+    """
     saved = [
         Candidate(path=path, update=point.update, epoch=point.epoch)
         for point, path in checkpoint.points(folder).items()
     ]
-    return [each for each in (*saved, *averages) if each.name not in validated]
+    return [each for each in (*saved, *averages) if (each.name, each.update) not in validated]
 
 
-def validated_before(folder: Path | None) -> list[str]:
-    """Return the names in the table of validations, which a run that goes on leaves out."""
+def validated_before(folder: Path | None) -> list[tuple[str, int]]:
+    """Return names and updates in the table of validations, which a run that goes on leaves out."""
     if folder is None or not (path := folder / VALIDATION).is_file():
         return []
     with path.open(encoding="utf-8", newline="") as file:
-        return [row["name"] for row in csv.DictReader(file)]
+        return [(row["name"], int(row["iteration"])) for row in csv.DictReader(file)]
 
 
 def validation_spec(trained: Spec) -> Spec:
@@ -188,7 +193,7 @@ class AfterTraining:
     def _told(self, what: str) -> Iterator[None]:
         try:
             yield
-        except UserError as error:
+        except (UserError, WorkerFailed) as error:  # another instance may be lost while a line is printed there
             self.failed = True
             self._printer.note(f"{what}: {error}")
 

@@ -17,8 +17,8 @@ from layermark.seeds.cnns.networks import classes_of, network
 from layermark.seeds.cnns.script import RING, SHORT_BUDGET_S, CnnScript, acting, idle
 from layermark.seeds.cnns.tensorflow_options import DATASETS, NO_PROFILE
 from layermark.seeds.device import Device, device
-from layermark.seeds.engine import Engine
-from layermark.seeds.job import job_notes, own_threads, placed, replicas_here
+from layermark.seeds.engine_options import EngineOptions
+from layermark.seeds.job import job_notes, own_threads, placed, replicas_here, total_replicas
 from layermark.seeds.parsing import Typed
 from layermark.seeds.precision import computed_in, partials
 from layermark.seeds.request import ScriptRequest, chosen_backend, execution, general_notes, recorded, report_folder
@@ -55,7 +55,7 @@ class ValidationRequest(ScriptRequest):
     latency: bool = False
 
 
-def requests(script: CnnScript, typed: Typed, engine: Engine) -> list[ValidationRequest]:
+def requests(script: CnnScript, typed: Typed, engine: EngineOptions) -> list[ValidationRequest]:
     """Check the values against each other and translate them; one request for every checkpoint."""
     values = checked(typed.values)
     chosen, why = chosen_backend(script.runtime, values["backend"], training=False)
@@ -122,9 +122,10 @@ def _batch_size(values: Values) -> int:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UserError(f"{names} say the same in different ways; give one of them")
     if given == ["total_batch_size"]:
-        total, replicas = values["total_batch_size"], values["replicas"]
+        total, replicas = values["total_batch_size"], total_replicas(values["replicas"])
         if total % replicas:
-            raise UserError(f"--total-batch-size {total}: expected a multiple of --replicas {replicas}")
+            whose = f"--replicas {replicas}" if replicas == values["replicas"] else f"the job's {replicas} replicas"
+            raise UserError(f"--total-batch-size {total}: expected a multiple of {whose}")
         return int(total // replicas)
     if given:
         return int(values[given[0]])
@@ -225,7 +226,7 @@ def _check_stages(spec: Spec, values: Values) -> None:
         task(spec).graph.cut(splits)
 
 
-def _step_plan(values: Values, spec: Spec, engine: Engine) -> StepPlan:
+def _step_plan(values: Values, spec: Spec, engine: EngineOptions) -> StepPlan:
     calls, batches = host_calls(_batches(values, spec), values["batches_per_step"])
     profile = None
     if engine.report or values["gc_profile"] not in (None, NO_PROFILE):
@@ -294,11 +295,11 @@ def epoch_of(path: Path, values: Values) -> float:
     try:
         return float(json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["epoch"])
     except (OSError, ValueError, KeyError, TypeError):
-        batch = values["batch_size"] * values["gradient_accumulation_count"] * values["replicas"]
+        batch = values["batch_size"] * values["gradient_accumulation_count"] * total_replicas(values["replicas"])
         return float(number_of(path.stem) * batch / TRAINING_PICTURES[values["dataset"]])
 
 
-def _notes(script: CnnScript, typed: Typed, values: Values, spec: Spec, engine: Engine) -> Iterator[str]:
+def _notes(script: CnnScript, typed: Typed, values: Values, spec: Spec, engine: EngineOptions) -> Iterator[str]:
     yield from general_notes(typed, spec, values["precision"])
     if values["fp_exceptions"]:
         yield "--fp-exceptions: every verification stops at numbers that are not finite, with or without it"
@@ -325,6 +326,9 @@ def _unmet(values: Values, spec: Spec) -> dict[str, bool]:
         "pipeline": True,
         "pipeline_splits": True,
         "enable_half_partials": spec.precision.startswith("32"),
-        "hostside_norm": values["eight_bit_io"],
+        # Pictures of CIFAR are always normalised fully.
+        "hostside_norm": values["eight_bit_io"] or values["dataset"] != "imagenet",
+        "normalise_input": values["dataset"] != "imagenet",
         "groups": spec.params.get("norm_type") == "batch",
+        "proxy_epsilon": spec.params.get("norm_type") != "proxy",
     }

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from layermark.errors import UserError
 from layermark.ops import Dense, GlobalPool
 from layermark.options import integer, number, option, positive_float, switch
+from layermark.training.regularisation import survival
 from layermark.workloads.models._inverted import Inverted, Part, stem, torchvision
 from layermark.workloads.models.base import Model, ModelParams, Net, rounded
 
@@ -145,7 +146,7 @@ def _blocks(own: Size, params: EfficientNetParams) -> Iterator[tuple[tuple[int, 
                     squeezed=max(1, int(before * _SQUEEZE)) if params.squeeze_excite else 0,
                     gates=(params.activation, "sigmoid"),
                     group_dim=params.group_dim,
-                    survival=1 - (1 - params.block_survival_prob) * done / sum(depths),
+                    survival=survival(done, sum(depths), params.block_survival_prob),
                 ),
             )
             before, done = out, done + 1

@@ -1,4 +1,4 @@
-"""Another team that is only proven, beside the one that is measured."""
+"""The proof on random values: another team, beside the one that is measured, which is proven and never timed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from layermark.session.team import Team
 
 
-def proven(twin: Team) -> Verification | None:
+def prove_on_random_values(twin: Team) -> Verification | None:
     """Build and prove a team on random values, and end it; raise `WorkerFailed` if that cannot be done."""
     twin.prepare() and twin.prove()
     outcome = twin.finish()

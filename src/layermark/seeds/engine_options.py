@@ -18,7 +18,7 @@ _REPORT, _FOLDER = "autoReport.all", "autoReport.directory"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Engine:
+class EngineOptions:
     """What the variables say: whether and where to write a profile, and everything else that was set."""
 
     report: bool = False
@@ -39,7 +39,7 @@ class Engine:
         return {name: values for name, values in found.items() if values}
 
 
-def engine_options(environment: Mapping[str, str] = os.environ) -> Engine:
+def engine_options(environment: Mapping[str, str] = os.environ) -> EngineOptions:
     """Read the variables; a value that cannot be read is the user's error."""
     found, runtime = _object(VARIABLE, environment), _object(RUNTIME_VARIABLE, environment)
     try:
@@ -48,7 +48,7 @@ def engine_options(environment: Mapping[str, str] = os.environ) -> Engine:
         raise UserError(f"{VARIABLE}={environment[VARIABLE]}: {error}") from None
     others = {name: value for name, value in found.items() if name not in (_REPORT, _FOLDER)}
     folder = Path(str(found[_FOLDER])) if _FOLDER in found else None
-    return Engine(report=report, folder=folder, others=others, runtime=runtime)
+    return EngineOptions(report=report, folder=folder, others=others, runtime=runtime)
 
 
 def _object(variable: str, environment: Mapping[str, str]) -> Mapping[str, Any]:

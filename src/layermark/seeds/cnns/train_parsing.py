@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,11 +31,14 @@ from layermark.seeds.cnns.train_notes import notes, unmet
 from layermark.seeds.cnns.train_options import FOUND, typed_command
 from layermark.seeds.cnns.train_request import Instance, TrainRequest
 from layermark.seeds.cnns.validation import TRAINING_PICTURES, _device, _pictures, checked, loading_of
-from layermark.seeds.engine import Engine
+from layermark.seeds.engine_options import EngineOptions
 from layermark.seeds.job import own_threads
 from layermark.seeds.parsing import Typed
-from layermark.seeds.request import chosen_backend, execution, report_folder
+from layermark.seeds.precision import computed_in
+from layermark.seeds.request import chosen_backend, execution, plain_execution, report_folder
 from layermark.spec import Spec
+from layermark.training.optimiser import rmsprop_decay
+from layermark.training.schedule import exponent_of
 from layermark.workloads.base import task
 
 RECOMPUTE = "recompute"
@@ -52,23 +54,23 @@ _IN_THE_KEY = (
 
 
 def parse(
-    argv: Sequence[str], file: Path, *, instance: Instance | None = None, engine: Engine | None = None
+    argv: Sequence[str], file: Path, *, instance: Instance | None = None, engine: EngineOptions | None = None
 ) -> TrainRequest:
     """Return what a command line of `train.py` asks for; raise UserError, one line, if it cannot be.
 
     `file` is the script, beside which the named sets lie; `instance` the place that a launcher gave to this process.
     """
     script, typed = typed_command(file, argv)
-    return checked_request(script, typed, instance or Instance(), engine or Engine())
+    return checked_request(script, typed, instance or Instance(), engine or EngineOptions())
 
 
-def checked_request(script: CnnScript, typed: Typed, instance: Instance, engine: Engine) -> TrainRequest:
+def checked_request(script: CnnScript, typed: Typed, instance: Instance, engine: EngineOptions) -> TrainRequest:
     """Fill in what follows from the values, and check them against each other and against the network."""
     check_typed(typed, instance)
     values = {**checked(typed.values | {"total_batch_size": None}), "replicas": _replicas(typed, instance)}
     values["as_ranks"] = as_ranks(values, instance)
     backend, why = _runtime(script, values, instance)
-    spec = complete(_spec(values, backend))
+    spec = complete(_spec(values, backend, instance.on_host))
     global_batch = values["batch_size"] * values["gradient_accumulation_count"] * values["replicas"] * instance.count
     request = TrainRequest(
         spec=spec,
@@ -95,7 +97,7 @@ def checked_request(script: CnnScript, typed: Typed, instance: Instance, engine:
     check(request)
     acted = acting(script, values, unmet(request))
     own = {**_data(acted), **_division(acted), **_optimiser(acted, typed, global_batch)}
-    spec, own = complete(_spec(acted, backend)), {name: own[name] for name in _IN_THE_KEY}
+    spec, own = complete(_spec(acted, backend, instance.on_host)), {name: own[name] for name in _IN_THE_KEY}
     request = dataclasses.replace(request, spec=spec, **own)
     return dataclasses.replace(request, notes=(*why, *notes(script, typed, request, engine)))
 
@@ -129,10 +131,10 @@ def _small(values: Values) -> bool:
     return bool(values["dataset"] != "imagenet")
 
 
-def _spec(values: Values, backend: str) -> Spec:
+def _spec(values: Values, backend: str, on_host: int | None) -> Spec:
     name, params = network(values)
-    device = _device(values["select_ipu"])
-    loading = loading_of(values, cpu.host_cpus() if values["as_ranks"] else own_threads())
+    device, threads = _device(values["select_ipu"]), own_threads(on_host)
+    loading = loading_of(values, cpu.host_cpus() if values["as_ranks"] else threads)
     if values["data"] == "real":
         plain = values["train_with_valid_preprocessing"]
         part = values["dataset_percentage_to_use"]
@@ -143,12 +145,12 @@ def _spec(values: Values, backend: str) -> Spec:
         params={**params, **_pictures(values), **classes_of(values)},
         mode="train",
         batch_size=values["batch_size"],
-        precision=used_precision(values["precision"], device, emulate=values["emulate_half"]),
+        precision=computed_in(values["precision"], device, emulate=values["emulate_half"]),
         partials="half" if values["enable_half_partials"] else Spec.partials,
         device=device,
         data=values["data"],
         execution=_execution(values, backend),
-        threads=values["threads"] or own_threads(),
+        threads=values["threads"] or threads,
         ring=RING,
         seed=Spec.seed if values["seed"] is None else values["seed"],
         loading=loading,
@@ -156,16 +158,14 @@ def _spec(values: Values, backend: str) -> Spec:
 
 
 def _execution(values: Values, backend: str) -> str:
-    """What was typed, or the one that computes activations again where that is asked for."""
+    """What was typed, or the one that computes activations again where that is asked for.
+
+    A trial may choose another execution in another process: where two runs must be equal there is none.
+    """
     if values["xla_recompute"] and values["execution"] == "auto":
         return RECOMPUTE
-    return execution(values, backend, SHORT_BUDGET_S)
-
-
-def used_precision(requested: str, device: str, *, emulate: bool) -> str:
-    """Return what computes: 16-bit floats only where the device has them, or where that is insisted on."""
-    native = emulate or device != "cpu" or not requested.startswith("16") or cpu.native_half()
-    return requested if native else Spec.precision
+    wanted = execution(values, backend, SHORT_BUDGET_S)
+    return plain_execution(backend) if wanted == "auto" and values["seed"] is not None else wanted
 
 
 def _network(values: Values, spec: Spec) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def _weight_decay(values: Values) -> float:
 def _exponent(values: Values, global_batch: int) -> float:
     """The rate itself wins over the exponent, and both over the default."""
     if values["abs_learning_rate"] is not None:
-        return math.log2(values["abs_learning_rate"] / global_batch)
+        return exponent_of(values["abs_learning_rate"], global_batch)
     if values["base_learning_rate"] is not None:
         return float(values["base_learning_rate"])
     default = SMALL_EXPONENT if _small(values) else EXPONENTS.get(values["model"], {}).get(values["optimiser"])
@@ -275,7 +275,8 @@ def _rmsprop_decay(values: Values, typed: Typed, global_batch: int) -> float | N
             "--optimiser RMSprop has a default decay only with EfficientNet's default rate; "
             "give --rmsprop-decay X or --rmsprop-base-decay-exp N (the decay is 1 - 2**N x batch)"
         )
-    return _fraction(f"RMSprop's decay 1 - 2**{exponent:g} x {global_batch} =", 1 - 2.0**exponent * global_batch)
+    decay = rmsprop_decay(exponent, global_batch)
+    return _fraction(f"RMSprop's decay 1 - 2**{exponent:g} x {global_batch} =", decay)
 
 
 def _fraction(name: str, value: float) -> float:
@@ -335,7 +336,7 @@ def _machine(values: Values) -> dict[str, Any]:
     }
 
 
-def _profile(values: Values, engine: Engine) -> Path | None:
+def _profile(values: Values, engine: EngineOptions) -> Path | None:
     wanted = engine.report or values["gc_profile"] not in (None, NO_PROFILE)
     return report_folder(engine) if wanted else None
 

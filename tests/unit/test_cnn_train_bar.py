@@ -4,7 +4,7 @@ import io
 import re
 import sys
 
-from layermark.seeds.cnns.train_progress import Bar, NoBar, bar_for_terminal
+from layermark.seeds.cnns.train_bar import Bar, NoBar, bar_for_terminal
 
 
 class Terminal(io.StringIO):

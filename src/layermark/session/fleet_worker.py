@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from layermark import __version__, environment
 from layermark.devices.cpu import thread_budget
-from layermark.errors import UserError
+from layermark.errors import Unsupported, UserError, WorkerFailed
 from layermark.outcome import Failed, Outcome, to_json
+from layermark.session.failure import failed
 from layermark.session.listener import Listener
 from layermark.session.run import run_session
 from layermark.spec import Protocol, Spec
@@ -27,11 +29,11 @@ def _nice() -> int:
     return os.getpriority(os.PRIO_PROCESS, 0)
 
 
-def refusal(facts: Mapping[str, Any], threads: int) -> tuple[str, list[str]]:
+def unusable_because(facts: Mapping[str, Any], threads: int) -> tuple[str, list[str]]:
     """Return why a machine cannot be used (empty if it can), and what to know about it; measurements ask for `threads`.
 
-    >>> refusal({"version": "0.0.1", "threads": 2, "nice": 0}, 2)[0].startswith("it has layermark 0.0.1, this is ")
-    True
+    >>> unusable_because({"version": "0.0.1", "threads": 2, "nice": 0}, 2)[0].partition(",")[0]
+    'it has layermark 0.0.1'
     """
     if facts["version"] != __version__:
         return f"it has layermark {facts['version']}, this is {__version__}", []
@@ -57,8 +59,11 @@ def _outcomes(specs: Sequence[Spec], protocol: Protocol, budget_s: float | None,
     with open_store(":memory:") as store:
         try:
             documents = run_session(specs, protocol, store=store, budget_s=budget_s, listener=notes)
-        except UserError as error:  # such as weights that are not on this machine
-            return [Failed(spec=spec, reason=str(error), code="wrong_request") for spec in specs]
+        except (Unsupported, UserError, WorkerFailed) as error:  # such as weights that are not on this machine
+            return [failed(spec, error, out_of_budget=False) for spec in specs]
+        except Exception as error:  # a machine that answers is not lost, whatever this one group runs into
+            reason, log = " ".join(f"{type(error).__name__}: {error}".split()), traceback.format_exc()
+            return [Failed(spec=spec, reason=reason, log=log) for spec in specs]
         found = {outcome.spec.key: outcome for outcome in store.outcomes(documents[0]["session"])}
     return [found[spec.key] for spec in specs]
 
