@@ -206,7 +206,7 @@ def test_mixing_and_warm_up_are_switched_off_with_a_notice():
 )
 def test_half_is_used_where_it_is_native_or_insisted_on(monkeypatch, native, emulate, used):
     monkeypatch.setattr(cpu, "native_half", lambda: native)
-    request = read(f"{TINY} --precision 16.32 {'--emulate-half' * bool(emulate)}")
+    request = read(f"{TINY} --backend torch --precision 16.32 {'--emulate-half' * bool(emulate)}")
     assert (request.precision, request.spec.precision) == ("16.32", used)
     assert any("--emulate-half insists" in note for note in request.notes) == (used == "32.32")
 

@@ -172,6 +172,15 @@ def test_half_precision_needs_a_device_that_has_it(monkeypatch, argv, native, ex
     assert ("--emulate-half" == argv) == any("emulated" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("runtime", ["tensorflow", "jax", "onnxruntime"])
+def test_a_runtime_that_converts_16_bit_floats_computes_in_fp32_even_where_the_cpu_has_them(monkeypatch, runtime):
+    monkeypatch.setattr("layermark.devices.cpu.native_half", lambda: True)
+    found = requested("popart/lstm", "--backend", runtime)
+    assert found.spec.precision == "32.32"
+    start = f"{runtime} does not use this CPU's 16-bit floats: computing in fp32"
+    assert [each for each in found.notes if each.startswith(start)]
+
+
 def test_hmc_computes_in_fp32_as_the_seed_did():
     found = requested("tensorflow/hmc", "--backend", "torch")
     assert ("32.32", "32.32") == (found.spec.precision, found.recorded["asked"])

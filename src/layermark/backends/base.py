@@ -284,6 +284,8 @@ class Backend(ABC):
     """Whether its ranks can work on one thing together: `prepare` then finds their `Group` in the task."""
     pipelines: ClassVar[bool] = False
     """Whether it runs a network in stages, each in a process of its own."""
+    half_on_cpus: ClassVar[bool] = False
+    """Whether it computes in fp16 on CPUs that can, instead of converting to fp32 and back."""
     quantises: ClassVar[bool] = False
     """Whether it knows `--precision int8`."""
     widens_norms: ClassVar[bool] = False

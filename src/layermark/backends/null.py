@@ -86,6 +86,7 @@ class NullBackend(Backend):
     package = ""
     by_default = False
     probes = True
+    half_on_cpus = True
 
     def prepare(self, spec: Spec, task: Task) -> Program:
         """A program on an imaginary machine."""

@@ -112,7 +112,7 @@ def _asked_precision(script: Script, values: Mapping[str, Any]) -> str:
 
 def _spec(script: Script, values: Mapping[str, Any], chosen: str, batches: int) -> Spec:
     own, kind = {name: values[name] for name in script.own}, _device(values).kind
-    precision = computed_in(_asked_precision(script, values), kind, emulate=values["emulate_half"])
+    precision = computed_in(_asked_precision(script, values), chosen, kind, emulate=values["emulate_half"])
     return Spec(
         workload=script.workload,
         backend=chosen,

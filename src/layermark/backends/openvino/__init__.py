@@ -20,6 +20,7 @@ class OpenVinoBackend(Backend):
 
     name: ClassVar[str] = "openvino"
     package: ClassVar[str] = "openvino"
+    half_on_cpus: ClassVar[bool] = True
     also: ClassVar[tuple[str, ...]] = ("onnx",)
     quantises: ClassVar[bool] = True
     executions: ClassVar[tuple[str, ...]] = ("auto", "latency", "latency-binding", "throughput")

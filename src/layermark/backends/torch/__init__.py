@@ -25,6 +25,7 @@ class TorchBackend(Backend):
 
     name: ClassVar[str] = "torch"
     package: ClassVar[str] = "torch"
+    half_on_cpus: ClassVar[bool] = True
     widens_norms: ClassVar[bool] = True
     executions: ClassVar[tuple[str, ...]] = ("auto", "eager", "compile", "recompute", "eager-direct")
     connects: ClassVar[bool] = True

@@ -79,7 +79,7 @@ def model(name: str) -> Model:
 
 
 def _spec(values: Values, chosen: str, engine: EngineOptions) -> Spec:
-    precision = computed_in(values["precision"], Spec.device, emulate=values["emulate_half"])
+    precision = computed_in(values["precision"], chosen, Spec.device, emulate=values["emulate_half"])
     return Spec(
         workload=values["model"],
         backend=chosen,

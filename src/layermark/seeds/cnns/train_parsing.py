@@ -145,7 +145,7 @@ def _spec(values: Values, backend: str, on_host: int | None) -> Spec:
         params={**params, **_pictures(values), **classes_of(values)},
         mode="train",
         batch_size=values["batch_size"],
-        precision=computed_in(values["precision"], device, emulate=values["emulate_half"]),
+        precision=computed_in(values["precision"], backend, device, emulate=values["emulate_half"]),
         partials="half" if values["enable_half_partials"] else Spec.partials,
         device=device,
         data=values["data"],

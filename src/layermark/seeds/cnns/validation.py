@@ -136,7 +136,7 @@ def _batch_size(values: Values) -> int:
 
 def _spec(values: Values, chosen: str) -> Spec:
     (name, params), kind = network(values), _device(values["select_ipu"])
-    precision = computed_in(values["precision"], kind, emulate=values["emulate_half"])
+    precision = computed_in(values["precision"], chosen, kind, emulate=values["emulate_half"])
     return Spec(
         workload=name,
         backend=chosen,
