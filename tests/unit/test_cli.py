@@ -223,10 +223,14 @@ def test_a_reader_that_leaves_is_not_an_error() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_interrupt(monkeypatch: pytest.MonkeyPatch, ask: Any, number: signal.Signals) -> None:
     handled = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.getsignal(each) for each in handled]
-    monkeypatch.setattr(cli, "overview", lambda: signal.raise_signal(number))
-    assert ask("--help").status == 130
-    assert [signal.getsignal(each) for each in handled] == before
+    inherited = {each: signal.signal(each, signal.SIG_DFL) for each in handled}  # these tests may run under nohup
+    try:
+        monkeypatch.setattr(cli, "overview", lambda: signal.raise_signal(number))
+        assert ask("--help").status == 130
+        assert [signal.getsignal(each) for each in handled] == [signal.SIG_DFL] * 2
+    finally:
+        for each, handler in inherited.items():
+            signal.signal(each, handler)
 
 
 def test_a_hangup_that_is_ignored_stays_ignored(monkeypatch: pytest.MonkeyPatch, ask: Any) -> None:
