@@ -13,6 +13,7 @@ from layermark.launch.ranks import JobPlace
 from layermark.launch.rendezvous import PeerLost
 from layermark.seeds.cnns import averages, train_recipe
 from layermark.seeds.cnns.logs import Log
+from layermark.seeds.cnns.train_parsing import parse
 from layermark.seeds.cnns.train_run import instance_of, place_of
 from layermark.seeds.cnns.train_validation import (
     AfterTraining,
@@ -138,6 +139,18 @@ def test_a_run_goes_on_as_its_checkpoint_was_made(tmp_path, ran, asked, runs):
     path = checkpoint.save(tmp_path, Checkpoint(update=2, epoch=0.5, weights={}, execution=ran))
     assert runs == train_recipe.going_on(spec, path).execution
     assert asked == train_recipe.going_on(spec, None).execution
+
+
+STAGES = f"{TINY} --shards 4 --pipeline --pipeline-splits b1/0/relu b2/0/relu b3/0/relu --stages-as-processes"
+
+
+@pytest.mark.parametrize(("schedule", "ranks"), [("Sequential", 4), ("Interleaved1F1B", 2), ("ZBVZeroBubble", 2)])
+def test_every_schedule_of_torch_is_carried_out(schedule, ranks):
+    request = read(f"{STAGES} --gradient-accumulation-count 4 --pipeline-schedule {schedule}")
+    spec = train_recipe.spec_of(request)
+    assert (schedule, 4, ranks) == (spec.pipeline_schedule, spec.plan.stages, spec.ranks)
+    words = f"{STAGES} --gradient-accumulation-count 4 --pipeline-schedule {schedule}".split()
+    assert f"1 x {ranks} ranks train together on PyTorch" in " ".join(parse(words, SCRIPT).notes)
 
 
 def test_statistics_of_a_pipeline_move_once_an_update(train_set):
