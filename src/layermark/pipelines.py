@@ -150,7 +150,9 @@ def balanced(pieces: Sequence[tuple[str, float]], stages: int) -> tuple[str, ...
     ('b',)
     """
     if len(pieces) < stages:
-        raise UserError(f"--stages {stages}: the network can be cut into {len(pieces)} at most")
+        raise UserError(
+            f"--pipeline-splits auto: {stages} stages, and the network can be cut into {len(pieces)} at most"
+        )
     times = [seconds for _, seconds in pieces]
     sums = list(itertools.accumulate(times, initial=0.0))
     # best[n][i]: the longest stage, and where the last begins, if the first i pieces make n + 1 stages

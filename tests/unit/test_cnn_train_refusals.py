@@ -34,6 +34,10 @@ WRONG = {
         "works in rounds of 2 micro-batches; set --gradient-accumulation-count 4",
     ),
     "unknown order of stages": (f"{FOUR} --pipeline-schedule Grouping", "Interleaved1F1B"),
+    "more stages than pieces": (
+        f"{STAGES} --pipeline --shards 30 --pipeline-splits auto --gradient-accumulation-count 30",
+        "--pipeline-splits auto: 30 stages, and the network can be cut into",
+    ),
     "memory proportions": (f"{STAGES} --available-memory-proportion 0.1 0.2", "2 values"),
     "memory proportions of a pipeline": (
         f"{STAGES} --pipeline --shards 2 --pipeline-splits b2/0/relu --gradient-accumulation-count 8 "
