@@ -284,6 +284,8 @@ class Backend(ABC):
     """Whether its ranks can work on one thing together: `prepare` then finds their `Group` in the task."""
     pipelines: ClassVar[bool] = False
     """Whether it runs a network in stages, each in a process of its own."""
+    buckets: ClassVar[bool] = False
+    """Whether replicas begin to average gradients once so many bytes of them wait (`--bucket-bytes`)."""
     quantises: ClassVar[bool] = False
     """Whether it knows `--precision int8`."""
     widens_norms: ClassVar[bool] = False
