@@ -31,8 +31,7 @@ Result = TypeVar("Result")
 class Timeline(NamedTuple):
     """When each batch was handed over and when it was done, in nanoseconds of the program's clock.
 
-    A runtime that cannot tell for every batch of a call gives one entry for the call. Of many short batches only
-    some are watched.
+    A runtime that cannot tell for each batch of a call gives one entry for it. Of many short batches some are watched.
     """
 
     handed_over: Sequence[int]
@@ -298,8 +297,7 @@ class Backend(ABC):
     @property
     def installed(self) -> bool:
         """Whether the framework is there, without importing it."""
-        needed = [name for name in (self.package, *self.also) if name]
-        return all(importlib.util.find_spec(name) is not None for name in needed)
+        return all(importlib.util.find_spec(name) is not None for name in (self.package, *self.also) if name)
 
     @property
     def version(self) -> str:
