@@ -5,6 +5,8 @@ alone take turns in steps of the same size; printed is the ratio of the rate of 
 `bubble`: the bubble of a pipeline of two balanced stages, on a core each, against the one that schedule and stage
 times predict. `together`: two replicas that train together against a step around DistributedDataParallel written by
 hand, and their all-reduce against a bare loop, in runs that take turns.
+
+A row that cannot be measured is named, the others go on, and the status is 1.
 """
 
 import argparse
@@ -18,6 +20,7 @@ from pathlib import Path
 from ratios import layermark_json, show
 
 from layermark.axes import expand
+from layermark.errors import Unsupported, UserError, WorkerFailed
 from layermark.launch.ports import Ports
 from layermark.launch.process import Crew, worker_environment
 from layermark.session.deadline import Deadline
@@ -51,7 +54,7 @@ def measure_row(backend, model, args):
     with Crew() as crew:
         team = Team(spec, Resources.of(crew, Deadline(None), 600.0))
         if not (team.prepare() and team.prove()):
-            sys.exit(f"{backend} {model}: {getattr(team.finish(), 'reason', 'not verified')}")
+            raise RuntimeError(getattr(team.finish(), "reason", "not verified"))
         batches = max(1, round(STEP_S / team.batch_seconds()))
         pairs = [rates(team, batches) for _ in range(args.pairs)]
     return show(f"{backend} {model} batch {args.batch}: 2 replicas / 2 x 1", *zip(*pairs, strict=True), GOAL)
@@ -63,7 +66,7 @@ def run_once(model, args, **options):
     words = [f"--{name.replace('_', '-')}={value}" for name, value in (given | options).items()]
     (found,) = layermark_json("run", model, *words)
     if found["status"] != "ok":
-        sys.exit(f"{model} {' '.join(words)}: {found['reason']}")
+        raise RuntimeError(f"{' '.join(words)}: {found['reason']}")
     return found
 
 
@@ -99,7 +102,7 @@ def by_hand(model, args, sizes):
         ]
         said = [each.communicate()[0] for each in ranks]
     if any(each.returncode for each in ranks):
-        sys.exit(f"{model}: a rank written by hand failed")
+        raise RuntimeError("a rank written by hand failed")
     return json.loads(said[0])
 
 
@@ -120,6 +123,16 @@ def measure_together(model, args):
     return all(reached)
 
 
+def measured(label, failed, measure, *given):
+    """Whether a row has reached its goal; one that cannot be measured is named, and noted among those that failed."""
+    try:
+        return measure(*given)
+    except (RuntimeError, SystemExit, OSError, UserError, Unsupported, WorkerFailed) as error:
+        print(f"{label}: FAILED, {error}", flush=True)
+        failed.append(label)
+        return False
+
+
 def main():
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -133,9 +146,12 @@ def main():
     args = parser.parse_args()
     rows, models = args.rows.split(","), args.models.split(",")
     copies = [(backend, model) for backend in args.runtimes.split(",") for model in models] if "copies" in rows else []
-    reached = [measure_row(backend, model, args) for backend, model in copies]
+    failed = []
+    reached = [measured(" ".join(each), failed, measure_row, *each, args) for each in copies]
     for name, measure in (("bubble", measure_bubble), ("together", measure_together)):
-        reached += [measure(model, args) for model in models if name in rows]
+        reached += [measured(f"{model} {name}", failed, measure, model, args) for model in models if name in rows]
+    if failed:
+        print(f"failed: {', '.join(failed)}", flush=True)
     return int(not all(reached))
 
 

@@ -182,6 +182,12 @@ class Graph:
         legal = {node.name for node in work[1:] if self._beginning(node) != work[0]}
         return tuple(sorted(legal | {alias for alias, name in self.aliases.items() if name in legal}))
 
+    @cached_property
+    def single_cuts(self) -> tuple[str, ...]:
+        """Names in execution order at which it may be cut where a single tensor goes on."""
+        begins = [block[0].name for block in self.blocks(1)[1:]]
+        return tuple(name for name in begins if name in self.splits and len(self.cut([name])[1].live_inputs) == 1)
+
     def cut(self, names: Sequence[str]) -> tuple[Graph, ...]:
         """Stages that follow each other; each named node begins one.
 

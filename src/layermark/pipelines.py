@@ -122,13 +122,23 @@ def check_micro_batches(schedule: str, stages: int, micro_batches: int, option: 
             f"{option} {micro_batches}: a pipeline of {stages} stages needs at least one micro-batch for each; "
             f"set {option} {stages} or more"
         )
-    rounds = max(1, micro_batches // rank_count(schedule, stages))
-    if SCHEDULES[schedule].in_rounds and micro_batches % rounds:
+    whole = in_whole_rounds(schedule, stages, micro_batches)
+    if whole != micro_batches:
         ranks = rank_count(schedule, stages)
         raise UserError(
-            f"{option} {micro_batches}: {schedule} works in rounds of {ranks} micro-batches; "
-            f"set {option} {micro_batches - micro_batches % ranks}"
+            f"{option} {micro_batches}: {schedule} works in rounds of {ranks} micro-batches; set {option} {whole}"
         )
+
+
+def in_whole_rounds(schedule: str, stages: int, micro_batches: int) -> int:
+    """Return the most micro-batches of an update, so many at most, that the schedule can divide into its rounds.
+
+    >>> in_whole_rounds("Interleaved1F1B", 4, 7), in_whole_rounds("Interleaved", 4, 7)
+    (6, 7)
+    """
+    ranks = rank_count(schedule, stages)
+    divides = not SCHEDULES[schedule].in_rounds or micro_batches % max(1, micro_batches // ranks) == 0
+    return micro_batches if divides else micro_batches - micro_batches % ranks
 
 
 def balanced(pieces: Sequence[tuple[str, float]], stages: int) -> tuple[str, ...]:
@@ -140,7 +150,9 @@ def balanced(pieces: Sequence[tuple[str, float]], stages: int) -> tuple[str, ...
     ('b',)
     """
     if len(pieces) < stages:
-        raise UserError(f"--stages {stages}: the network can be cut into {len(pieces)} at most")
+        raise UserError(
+            f"--pipeline-splits auto: {stages} stages, and the network can be cut into {len(pieces)} at most"
+        )
     times = [seconds for _, seconds in pieces]
     sums = list(itertools.accumulate(times, initial=0.0))
     # best[n][i]: the longest stage, and where the last begins, if the first i pieces make n + 1 stages

@@ -36,7 +36,7 @@ def line(tmp_path_factory):
 def typed(line):
     """Runs `python3 script.py ...` where the pictures are."""
 
-    def start(name, *arguments, **environment):
+    def start(name, *arguments, longest_s=240, **environment):
         command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *map(str, arguments)]
         done = subprocess.run(
             command,
@@ -44,7 +44,7 @@ def typed(line):
             env={**line.environment, **environment},
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=longest_s,
             check=False,
         )
         return Finished(done.returncode, done.stdout, done.stderr)
@@ -152,6 +152,23 @@ def test_a_pipeline_without_a_profile_is_measured_all_the_same(typed, line):
     done, setting, calls = inferred(typed, arguments, *TINY, POPLAR_ENGINE_OPTIONS=options)
     assert 3 == len(calls) and "num_ipus=2" in setting
     assert "no profile: ranks that work together" in done.stdout
+
+
+PIPELINED = {
+    "--data synthetic --model resnet50 --batch-size 2 --device-iterations 8 --pipeline-splits layer3/2": 2,
+    "--data real --model resnet50 --batch-size 2 --device-iterations 8 --pipeline-splits layer3/2": 2,
+    "--data synthetic --model resnext101 --pipeline-splits layer3/6 layer3/20 layer4": 4,
+}
+
+
+@pytest.mark.skipif(not os.environ.get("LAYERMARK_TEST_LARGE"), reason="large: set LAYERMARK_TEST_LARGE=1")
+@pytest.mark.timeout(1200)
+@pytest.mark.alone
+@pytest.mark.parametrize(("arguments", "stages"), PIPELINED.items(), ids=PIPELINED)
+def test_the_pipelined_runs_of_the_seeds_own_tests(typed, line, arguments, stages):
+    _, setting, calls = inferred(typed, arguments, longest_s=1000, LAYERMARK_BUDGET="3m")
+    assert calls and f"num_ipus={stages}" in setting
+    assert stages == len(last_document(line)["pipeline"]["stages"])
 
 
 def validated(typed, arguments, *more):

@@ -40,6 +40,7 @@ TRAINING = {
     "S13": "poprun --numa-aware 1 --num-replicas 8 --ipus-per-replica 2 --num-instances 8 python train.py ",
     "S15": "poprun --numa-aware 1 --num-replicas 4 --ipus-per-replica 4 --num-instances 4 python3 train.py ",
 }
+TRAINING["S15 corrected"] = TRAINING["S15"]
 COMMANDS |= {name: start + train_commands.COMMANDS[name] for name, start in TRAINING.items()}
 EVERY = [(name, batch, launcher) for name in ENDS for batch in ENDS[name] for launcher in ("mpirun", "builtin")]
 FOLDERS = {"run_benchmark.py": "pytorch_cnns", "validation.py": "tensorflow_cnns", "train.py": "tensorflow_cnns"}
@@ -110,7 +111,8 @@ def test_one_command_of_each_document_with_prefetch_forbidden(typed, name, launc
 @pytest.mark.timeout(3600)
 @pytest.mark.alone
 @pytest.mark.parametrize(
-    ("name", "instances", "launcher"), [("S11", 4, "builtin"), ("S13", 8, "mpirun"), ("S15", 4, "builtin")]
+    ("name", "instances", "launcher"),
+    [("S11", 4, "builtin"), ("S13", 8, "mpirun"), ("S15", 4, "builtin"), ("S15 corrected", 4, "builtin")],
 )
 def test_the_documents_training_as_typed(typed, layermark, tmp_path, name, instances, launcher):
     """A budget ends the calls, but not what is built before them."""

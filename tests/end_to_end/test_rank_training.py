@@ -97,11 +97,20 @@ def test_a_rank_that_is_killed_ends_all_and_the_last_checkpoint_is_whole(train, 
     ranks = ranks_at_work(process)
     os.kill(ranks[-1], signal.SIGKILL)
     assert "killed by signal SIGKILL" in ended(process, SOON_S)
-    (folder,) = (path.parent for path in tmp_path.glob("*/arguments.json"))
-    last = max(json.loads(path.read_text())["update"] for path in (folder / "ckpt").glob("ckpt-*.json"))
-    assert arrays(folder, last)
+    folder = folder_with_a_whole_checkpoint(tmp_path)
     if FULL:
         goes_on_as_if_nothing_had_happened(train, folder, LONG)
+
+
+def folder_with_a_whole_checkpoint(logs):
+    """The folder of a run that has failed: its last checkpoint holds the arrays of its first, all of finite numbers."""
+    (folder,) = (path.parent for path in logs.glob("*/arguments.json"))
+    last = max(json.loads(path.read_text())["update"] for path in (folder / "ckpt").glob("ckpt-*.json"))
+    first, found = arrays(folder, 0), arrays(folder, last)
+    assert last > 0
+    assert {name: each.shape for name, each in first.items()} == {name: each.shape for name, each in found.items()}
+    assert all(np.isfinite(each).all() for each in found.values())
+    return folder
 
 
 def goes_on_as_if_nothing_had_happened(train, folder, updates):
@@ -119,7 +128,7 @@ def assert_same(expected, found):
     assert all(np.array_equal(expected[name], found[name]) for name in expected)
 
 
-def test_a_rank_that_hangs_is_named_and_ends_all(train):
+def test_a_rank_that_hangs_is_named_and_ends_all_and_the_last_checkpoint_is_whole(train, tmp_path):
     process = train(f"{RECIPE} {STAGES} --iterations {ENDLESS}", LAYERMARK_LEAST_WAIT="5s")
     ranks = ranks_at_work(process)
     os.kill(ranks[-1], signal.SIGSTOP)
@@ -127,6 +136,7 @@ def test_a_rank_that_hangs_is_named_and_ends_all(train):
     # It trains or saves a checkpoint when it is stopped.
     assert re.search(r"hung: no answer to '(train|save)' within", said), said
     assert "hangs: it is stopped (state T)" in said
+    folder_with_a_whole_checkpoint(tmp_path)
 
 
 OUT_OF_MEMORY = """
@@ -147,7 +157,7 @@ led.LedProgram._run_turns = run_turns
 """
 
 
-def test_a_rank_without_memory_ends_all(train, layermark, tmp_path):
+def test_a_rank_without_memory_ends_all_and_the_last_checkpoint_is_whole(train, layermark, tmp_path):
     """The last rank: it follows the first one, which nobody has to ask for it to be noticed."""
     full, folder = tmp_path / "full", tmp_path / "planted"
     folder.mkdir()
@@ -157,6 +167,7 @@ def test_a_rank_without_memory_ends_all(train, layermark, tmp_path):
     ranks_at_work(process)
     full.touch()
     assert "memory" in ended(process, SOON_S)
+    folder_with_a_whole_checkpoint(tmp_path)
 
 
 def ranks_at_work(process):

@@ -216,6 +216,7 @@ def test_named_sets_that_cannot_be(tmp_path, text, message):
         ("--model lstm", "unknown model 'lstm'"),
         ("--num-io-tiles 31", "--num-io-tiles 31: expected 0, or a whole number of at least 32"),
         ("--pipeline-splits layer3/9", "unknown split 'layer3/9'; did you mean layer3"),
+        ("--model resnet18 --pipeline-splits auto", "layermark run resnet18 --pipeline-splits auto --stages 2"),
         ("--available-memory-proportion 0.1 0.2 0.3", "3 values for 1 stages; give 1 or 1"),
         ("--data-dir nowhere", "nowhere: no such folder"),
         ("--norm-type group --norm-num-groups 7", "groups that do not divide channels"),

@@ -201,6 +201,15 @@ def test_an_option_that_is_named_without_effect_leaves_the_key_alone(monkeypatch
     assert words.split()[0][2:].replace("-", "_") in request.recorded
 
 
+@pytest.mark.parametrize(("runtime", "idles"), [("torch", False), ("jax", True), ("tensorflow", True)])
+def test_a_runtime_without_buckets_says_so_once(runtime, idles):
+    replicas = f"{TINY} --replicas 2 --stages-as-processes --backend {runtime}"
+    plain, given = (parse(f"{replicas} {words}".split(), SCRIPT) for words in ("", "--max-cross-replica-buffer-size 5"))
+    named = [note for note in given.notes if "--max-cross-replica-buffer-size" in note]
+    assert idles == (1 == len(named)) and idles == any(note.startswith("no effect on this device") for note in named)
+    assert idles == (train_recipe.spec_of(plain).key == train_recipe.spec_of(given).key)
+
+
 PROXY = "--model efficientnet --model-size 0 --synthetic-data --dataset imagenet"
 POLYNOMIAL, LARS = f"{TINY} --lr-schedule polynomial_decay_lr", f"{TINY} --optimiser LARS --base-learning-rate -8"
 

@@ -85,6 +85,9 @@ def test_the_documents_efficientnet_as_its_heading_says(train_set):
     assert request.pipeline_splits == named.pipeline_splits == ("block2b", "block4b", "block6c")
     assert request.spec.params == named.spec.params and request.peak_rate == named.peak_rate == 2**-14 * 768
     assert request.spec.params != document("S16", train_set).spec.params
+    spread = document("S15 corrected", train_set)
+    assert (spread.micro_batch, spread.accumulation, spread.total_replicas, spread.global_batch) == (3, 64, 4, 768)
+    assert spread.pipeline_splits == request.pipeline_splits and spread.spec.params == request.spec.params
 
 
 def test_options_of_ipus_are_named_once_and_recorded(train_set):

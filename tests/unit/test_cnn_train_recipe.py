@@ -8,12 +8,15 @@ import pytest
 
 from layermark import safetensors
 from layermark.devices import cpu
-from layermark.errors import UserError
+from layermark.errors import UserError, WorkerFailed
 from layermark.launch.ranks import JobPlace
 from layermark.launch.rendezvous import PeerLost
 from layermark.seeds.cnns import averages, train_recipe
 from layermark.seeds.cnns.logs import Log
+from layermark.seeds.cnns.train_opening import arguments
+from layermark.seeds.cnns.train_parsing import parse
 from layermark.seeds.cnns.train_run import instance_of, place_of
+from layermark.seeds.cnns.train_stages import evenly_cut
 from layermark.seeds.cnns.train_validation import (
     AfterTraining,
     averages_of,
@@ -23,6 +26,7 @@ from layermark.seeds.cnns.train_validation import (
     validation_spec,
 )
 from layermark.seeds.cnns.validation import checkpoints
+from layermark.session import balance
 from layermark.session.deadline import Deadline
 from layermark.spec import Spec
 from layermark.training import checkpoint
@@ -138,6 +142,56 @@ def test_a_run_goes_on_as_its_checkpoint_was_made(tmp_path, ran, asked, runs):
     path = checkpoint.save(tmp_path, Checkpoint(update=2, epoch=0.5, weights={}, execution=ran))
     assert runs == train_recipe.going_on(spec, path).execution
     assert asked == train_recipe.going_on(spec, None).execution
+
+
+STAGES = f"{TINY} --shards 4 --pipeline --pipeline-splits b1/0/relu b2/0/relu b3/0/relu --stages-as-processes"
+
+
+@pytest.mark.parametrize(("schedule", "ranks"), [("Sequential", 4), ("Interleaved1F1B", 2), ("ZBVZeroBubble", 2)])
+def test_every_schedule_of_torch_is_carried_out(schedule, ranks):
+    request = read(f"{STAGES} --gradient-accumulation-count 4 --pipeline-schedule {schedule}")
+    spec = train_recipe.spec_of(request)
+    assert (schedule, 4, ranks) == (spec.pipeline_schedule, spec.plan.stages, spec.ranks)
+    words = f"{STAGES} --gradient-accumulation-count 4 --pipeline-schedule {schedule}".split()
+    assert f"1 x {ranks} ranks train together on PyTorch" in " ".join(parse(words, SCRIPT).notes)
+
+
+AUTO = f"{TINY} --shards 2 --pipeline --pipeline-splits auto --gradient-accumulation-count 4"
+
+
+@pytest.mark.parametrize(("budget", "how"), [("", "measured"), ("--budget 10s", "estimated")])
+def test_stages_are_named_before_a_run(monkeypatch, budget, how):
+    """Where pieces cannot be timed in a quarter of the budget, their work stands for their times."""
+
+    def timed(spec, timeout, listener):
+        if timeout < 3:
+            raise WorkerFailed("hung", code="hung")
+        return balance._named(spec, [("", 1.0), ("layer2/0/conv1", 1.0)], "measured", listener)
+
+    monkeypatch.setattr(balance, "_balanced", timed)
+    request = parse(f"{AUTO} --stages-as-processes {budget}".split(), SCRIPT)
+    assert "auto" == train_recipe.spec_of(request).pipeline_splits
+    found = evenly_cut(request, Deadline(request.budget_s))
+    (name,) = found.pipeline_splits
+    assert name == train_recipe.spec_of(found).pipeline_splits and name in task(found.spec).graph.splits
+    assert (name,) == arguments(found)["pipeline_splits"] and ("auto",) == found.recorded["pipeline_splits"]
+    assert f"stages begin at {name}, by the {how} times of" in found.notes[-1]
+    assert evenly_cut(found, Deadline(None)) is found
+
+
+def test_stages_that_fail_while_they_are_timed_are_no_estimate(monkeypatch):
+    def dead(*_):
+        raise DEAD
+
+    monkeypatch.setattr(balance, "_balanced", dead)
+    with pytest.raises(WorkerFailed):
+        evenly_cut(parse(f"{AUTO} --stages-as-processes".split(), SCRIPT), Deadline(None))
+
+
+def test_stages_in_turn_need_no_names():
+    request = read(AUTO)
+    assert evenly_cut(request, Deadline(None)) is request
+    assert any("--pipeline-splits" in note for note in request.notes if note.startswith("no effect"))
 
 
 def test_statistics_of_a_pipeline_move_once_an_update(train_set):

@@ -9,6 +9,7 @@ from layermark.seeds.cnns.train_request import Instance
 from .train_commands import LOADED, SMALL, TINY, read
 
 STAGES = f"{SMALL} --model-size 14"
+FOUR = f"{STAGES} --pipeline --shards 4 --pipeline-splits b1/0/relu b2/0/relu b3/0/relu"
 WRONG = {
     "pipeline of one shard": (f"{STAGES} --pipeline", "--pipeline needs several shards"),
     "fewer splits than shards": (
@@ -22,6 +23,20 @@ WRONG = {
     "accumulation below stages": (
         f"{STAGES} --pipeline --shards 2 --pipeline-splits b2/0/relu --gradient-accumulation-count 1",
         "give at least 2",
+    ),
+    "a schedule of two stages in a process": (
+        f"{STAGES} --pipeline --shards 2 --pipeline-splits b2/0/relu --gradient-accumulation-count 8 "
+        "--pipeline-schedule ZBVZeroBubble --stages-as-processes",
+        "cut the network into 4, 6, ... stages",
+    ),
+    "accumulation that is no whole rounds": (
+        f"{FOUR} --gradient-accumulation-count 5 --pipeline-schedule Interleaved1F1B --stages-as-processes",
+        "works in rounds of 2 micro-batches; set --gradient-accumulation-count 4",
+    ),
+    "unknown order of stages": (f"{FOUR} --pipeline-schedule Grouping", "Interleaved1F1B"),
+    "more stages than pieces": (
+        f"{STAGES} --pipeline --shards 30 --pipeline-splits auto --gradient-accumulation-count 30",
+        "--pipeline-splits auto: 30 stages, and the network can be cut into",
     ),
     "memory proportions": (f"{STAGES} --available-memory-proportion 0.1 0.2", "2 values"),
     "memory proportions of a pipeline": (

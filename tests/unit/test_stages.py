@@ -1,5 +1,6 @@
 """The stages of a program's replicas, known before it is started, and other programs, which nobody judges."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,40 @@ def test_training_that_every_instance_would_refuse_is_one_line_and_status_2(give
     assert 2 == cli.main([*line.split(), *words.split()])
     captured = capsys.readouterr()
     assert ("", 1) == (captured.out, len(captured.err.splitlines())) and said in captured.err
+
+
+INFERRED = "pytorch_cnns/run_benchmark.py --model resnet18 --data generated --backend null"
+VALIDATED = "tensorflow_cnns/validation.py --model resnet --model-size 8 --dataset cifar-10 --generated-data"
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (f"{INFERRED} --no-such-option", "--no-such-option"),
+        (f"{INFERRED} --available-memory-proportion 0.1 0.2 0.3", "3 values for 1 stages"),
+        (f"{INFERRED} --model resnet51", "unknown model 'resnet51'"),
+        (f"{VALIDATED} --no-such-option", "--no-such-option"),
+        (f"{VALIDATED} --restore-path nowhere --backend null", "nowhere"),
+        (f"{VALIDATED} --batch-size 9000 --backend null", "10000 pictures do not fill one batch of 18000"),
+    ],
+)
+def test_inference_that_every_instance_would_refuse_is_one_line_and_status_2(program, said, capsys, monkeypatch):
+    """A batch is that of all replicas: the words are read as an instance reads them."""
+    monkeypatch.chdir(BENCHMARKS)
+    before = dict(os.environ)
+    line = f"launch --launcher builtin --num-instances 2 --num-replicas 2 python3 {program}"
+    assert 2 == cli.main(line.split())
+    captured = capsys.readouterr()
+    assert ("", 1) == (captured.out, len(captured.err.splitlines())) and said in captured.err
+    assert before == os.environ
+
+
+@pytest.mark.parametrize("program", [INFERRED, f"{VALIDATED} --help", f"{VALIDATED} --dataset-benchmark"])
+def test_inference_that_can_be_is_planned(program, capsys, monkeypatch):
+    monkeypatch.chdir(BENCHMARKS)
+    line = f"launch --launcher builtin --dry-run --num-instances 2 --num-replicas 2 python3 {program}"
+    assert 0 == cli.main(line.split())
+    assert "instances: 2, replicas in each: 1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [f"{CUT} b2/0/relu", "--help"])

@@ -120,6 +120,11 @@ def test_a_budget_first_takes_lines_then_updates_then_micro_batches():
     assert ("2 of 20 lines", "1 of 4 updates per host call", "90 of 1024 micro-batches per update") == few.shortened
 
 
+def test_fewer_micro_batches_are_whole_rounds():
+    few = fit(S10.call_plan, UPDATE_TIME, 2 * 91, stages=4, rounded=lambda count: count - count % 2)
+    assert 90 == few.call_plan.micro_batches and "90 of 1024 micro-batches per update" in few.shortened
+
+
 def test_pictures_are_those_really_processed():
     assert 16384 == S10.pictures_per_update(S10.call_plan) and 19 == S10.calls_per_epoch
     replicated = COMMANDS["S12"][0]

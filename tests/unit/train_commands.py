@@ -2,6 +2,7 @@
 
 import functools
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 from layermark.seeds.cnns.train_parsing import parse
@@ -54,14 +55,23 @@ _AS_HEADED = {
     "block2c block4c block6a": "block2b block4b block6c",
     "--gradient-accumulation-count=40": "--gradient-accumulation-count=256",
 }
-"""S14 is headed "Group Dim 1", but printed with the options of S16: what makes it what its heading says."""
-COMMANDS["S14 corrected"] = functools.reduce(
-    lambda text, pair: text.replace(*pair), _AS_HEADED.items(), COMMANDS["S14"]
-)
+"""S14 and S15 are headed "Group Dim 1", but printed as S16 and S17: what makes them what their heading says."""
+_ON_FOUR_INSTANCES = {"--gradient-accumulation-count=40": "--gradient-accumulation-count=64"}
+
+
+def _changed(name: str, changes: Mapping[str, str]) -> str:
+    return functools.reduce(lambda text, pair: text.replace(*pair), changes.items(), COMMANDS[name])
+
+
+COMMANDS |= {
+    "S14 corrected": _changed("S14", _AS_HEADED),
+    "S15 corrected": _changed("S15", _AS_HEADED | _ON_FOUR_INSTANCES),
+}
 PLACES = {
     "S11": Instance(count=4, index=1, local_replicas=1, shards=4),
     "S13": Instance(count=8, index=7, local_replicas=1, shards=2),
     "S15": Instance(count=4, index=0, local_replicas=1, shards=4),
+    "S15 corrected": Instance(count=4, index=2, local_replicas=1, shards=4),
     "S17": Instance(count=4, index=3, local_replicas=1, shards=4),
 }
 

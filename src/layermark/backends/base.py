@@ -31,8 +31,7 @@ Result = TypeVar("Result")
 class Timeline(NamedTuple):
     """When each batch was handed over and when it was done, in nanoseconds of the program's clock.
 
-    A runtime that cannot tell for every batch of a call gives one entry for the call. Of many short batches only
-    some are watched.
+    A runtime that cannot tell for each batch of a call gives one entry for it. Of many short batches some are watched.
     """
 
     handed_over: Sequence[int]
@@ -286,6 +285,8 @@ class Backend(ABC):
     """Whether it runs a network in stages, each in a process of its own."""
     half_on_cpus: ClassVar[bool] = False
     """Whether it computes in fp16 on CPUs that can, instead of converting to fp32 and back."""
+    buckets: ClassVar[bool] = False
+    """Whether replicas begin to average gradients once so many bytes of them wait (`--bucket-bytes`)."""
     quantises: ClassVar[bool] = False
     """Whether it knows `--precision int8`."""
     widens_norms: ClassVar[bool] = False
@@ -298,8 +299,7 @@ class Backend(ABC):
     @property
     def installed(self) -> bool:
         """Whether the framework is there, without importing it."""
-        needed = [name for name in (self.package, *self.also) if name]
-        return all(importlib.util.find_spec(name) is not None for name in needed)
+        return all(importlib.util.find_spec(name) is not None for name in (self.package, *self.also) if name)
 
     @property
     def version(self) -> str:

@@ -116,11 +116,12 @@ def _carry_out(job: Job, args: Namespace, environment: dict[str, str]) -> int:
 def _check_program(job: Job) -> None:
     """A program of the seeds must have the stages that it is given; of any other, the launcher knows nothing.
 
-    Where its instances find the same files and variables as this process, a training program is checked altogether.
+    Where its instances find the same files and variables as this process, a CNN program is checked altogether.
     """
+    from layermark.launch.instance import Place, variables
     from layermark.launch.poprun import script_of
     from layermark.launch.words import exports
-    from layermark.seeds.stages import check_stages, check_training, stages_of
+    from layermark.seeds.stages import check_inference, check_stages, check_training, stages_of
 
     file, *words = script_of(job.program) or ("",)
     stages = stages_of(Path(file), words) if file else None
@@ -129,6 +130,8 @@ def _check_program(job: Job) -> None:
     if file and not (job.remote or exports(job.global_words + job.local_words)):
         each = job.options.num_replicas // job.options.num_instances
         check_training(Path(file), words, job.options.num_instances, each, job.options.ipus_per_replica)
+        first = Place(rank=0, local_rank=0, local_size=job.options.num_instances)
+        check_inference(Path(file), words, variables(job.setting, first))
 
 
 def _command(job: Job, environment: Mapping[str, str]) -> Iterator[str]:

@@ -1,17 +1,18 @@
-"""What a launcher knows of a program before it starts: how many stages a replica has, and whether it can be trained."""
+"""What a launcher knows of a program before it starts: how many stages a replica has, and what it would refuse."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
 import io
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from layermark.errors import Unsupported, UserError
 
 _IMPORT = "layermark.seeds"
-_TRAIN = "tensorflow_cnns/train"
+_TRAIN, _VALIDATION, _INFERENCE = "tensorflow_cnns/train", "tensorflow_cnns/validation", "pytorch_cnns/run_benchmark"
 _LONGEST = 1 << 16
 """Files of the seeds' programs are a few lines; of others, so much is read."""
 
@@ -54,6 +55,36 @@ def check_training(file: Path, argv: Sequence[str], instances: int, replicas: in
         train_recipe.check(parse(list(argv), file, instance=instance))
 
 
+def check_inference(file: Path, argv: Sequence[str], variables: Mapping[str, str]) -> None:
+    """Raise `UserError` where a CNN inference program would refuse its words in every instance.
+
+    `variables` are those of one instance. Nothing is measured, and no framework is imported.
+    """
+    from layermark.seeds.cnns.entry import inference_requests, validation_requests
+
+    readers: Mapping[str, Callable[[Path, list[str]], object]] = {
+        _INFERENCE: inference_requests,
+        _VALIDATION: validation_requests,
+    }
+    reader = readers.get(name_of(file))
+    if reader is None:
+        return
+    with contextlib.suppress(SystemExit, Unsupported), contextlib.redirect_stdout(io.StringIO()), _within(variables):
+        reader(file, list(argv))
+
+
+@contextlib.contextmanager
+def _within(variables: Mapping[str, str]) -> Iterator[None]:
+    """The environment with these variables for a while."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 def name_of(file: Path) -> str:
     """Return the name of the seeds' program in a file: it imports `layermark.seeds` and calls main(NAME, ...)."""
     try:
@@ -71,8 +102,8 @@ def name_of(file: Path) -> str:
 
 def _readers(name: str) -> Callable[[Path, list[str]], int | None]:
     known: Mapping[str, Callable[[Path, list[str]], int]] = {
-        "pytorch_cnns/run_benchmark": _inference,
-        "tensorflow_cnns/validation": _validation,
+        _INFERENCE: _inference,
+        _VALIDATION: _validation,
         _TRAIN: _training,
     }
     if name in known:

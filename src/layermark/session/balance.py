@@ -12,6 +12,7 @@ from layermark.session.failure import failed
 from layermark.session.listener import Listener
 from layermark.session.ranks import refusal
 from layermark.spec import Plan, Spec
+from layermark.workloads.base import task
 
 
 def balanced(
@@ -23,13 +24,28 @@ def balanced(
     """
     found, uncut = list[Spec](), dict[str, Outcome]()
     for spec in specs:
-        asks = _asks(spec) and spec.group not in finished
         try:
-            found.append(_balanced(spec, timeout, listener) if asks else spec)
+            found.append(spec if spec.group in finished else cut_as_measured(spec, timeout, listener))
         except (Unsupported, WorkerFailed) as failure:
             found.append(spec)
             uncut[spec.key] = failed(spec, failure, out_of_budget=False)
     return found, uncut
+
+
+def cut_as_measured(spec: Spec, timeout: float, listener: Listener) -> Spec:
+    """Return a spec with names in place of `auto`, by measured times; as it is where it does not ask for that.
+
+    Raise `Unsupported` or `WorkerFailed` if its pieces cannot be timed.
+    """
+    return _balanced(spec, timeout, listener) if _asks(spec) else spec
+
+
+def cut_as_estimated(spec: Spec, listener: Listener) -> Spec:
+    """Return the same by the operations of each piece, for where nobody can wait for their times."""
+    graph = task(spec).graph
+    names = graph.single_cuts
+    pieces = zip(["", *names], graph.cut(names), strict=True)
+    return _named(spec, [(name, float(piece.flops(spec.mode))) for name, piece in pieces], "estimated", listener)
 
 
 def _asks(spec: Spec) -> bool:
@@ -41,6 +57,10 @@ def _balanced(spec: Spec, timeout: float, listener: Listener) -> Spec:
     alone = spec.replace(pipeline_splits="", plan=Plan(), threads=max(1, spec.threads // spec.ranks))
     with Crew() as crew:
         found = crew.hire(worker_environment(alone)).call("piece_times", timeout, spec=alone.to_json())["pieces"]
-    names = pipelines.balanced([(name, seconds) for name, seconds in found], spec.plan.stages)
-    listener.note(f"{spec.workload}: stages begin at {', '.join(names)}, by the measured times of {len(found)} pieces")
+    return _named(spec, [(name, seconds) for name, seconds in found], "measured", listener)
+
+
+def _named(spec: Spec, times: Sequence[tuple[str, float]], how: str, listener: Listener) -> Spec:
+    names = pipelines.balanced(times, spec.plan.stages)
+    listener.note(f"{spec.workload}: stages begin at {', '.join(names)}, by the {how} times of {len(times)} pieces")
     return spec.replace(pipeline_splits=",".join(names))

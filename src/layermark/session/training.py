@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from layermark import pipelines
 from layermark.errors import Unsupported, WorkerFailed
 from layermark.outcome import Block, Outcome, Run
 from layermark.session.anatomy import Anatomy
@@ -210,7 +211,7 @@ class _Training:
         self.update_time = UpdateTime(micro_batch_s=found["seconds"] * lengths.replicas)
         self.listener.expected(self.update_time.seconds(call_plan))
         usable = _CALL_SHARE * (1 - self.plan.reserve) * self.deadline.left()
-        self.fitted = fit(call_plan, self.update_time, usable, stages=self.plan.stages)
+        self.fitted = fit(call_plan, self.update_time, usable, stages=self.plan.stages, rounded=self._in_rounds)
         if self.fitted.shortened:
             self.listener.shortened(self.fitted)
             self.team.warn("shortened", f"shortened to fit the budget: {', '.join(self.fitted.shortened)}")
@@ -221,12 +222,16 @@ class _Training:
         asked = call_plan.micro_batches
         if self.deadline.left() == math.inf:
             return call_plan
-        most = most_micro_batches(self.team.spec, self.least, asked, self.team.host_share)
+        most = self._in_rounds(most_micro_batches(self.team.spec, self.least, asked, self.team.host_share))
         if most < asked:
             text = f"shortened: there is memory for {most} of {asked} micro-batches in an update"
             self.team.warn("shortened_for_memory", text)
             self.listener.note(text)
         return dataclasses.replace(call_plan, micro_batches=most)
+
+    def _in_rounds(self, micro_batches: int) -> int:
+        spec = self.team.spec
+        return pipelines.in_whole_rounds(spec.pipeline_schedule, spec.plan.stages, micro_batches)
 
     def begin(self) -> bool:
         """Load the first weights, or a checkpoint."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -191,15 +191,23 @@ class Fitted:
     """False where even the shortest run takes longer."""
 
 
-def fit(call_plan: CallPlan, update_time: UpdateTime, budget_s: float, *, stages: int = 1) -> Fitted:
+def fit(
+    call_plan: CallPlan,
+    update_time: UpdateTime,
+    budget_s: float,
+    *,
+    stages: int = 1,
+    rounded: Callable[[int], int] = int,
+) -> Fitted:
     """Return the longest run that fits into the budget.
 
     First there are fewer lines (at least two), then host calls of fewer updates (at least one), then fewer
-    micro-batches in an update (at least one per stage).
+    micro-batches in an update (at least one per stage), `rounded` to a number that an update can have.
     """
     found = call_plan
     for name, least in (("calls", 2), ("updates_per_call", 1), ("micro_batches", stages)):
         found = _less(found, name, least, update_time, budget_s)
+    found = replace(found, micro_batches=rounded(found.micro_batches))
     told = {
         "lines": (found.calls, call_plan.calls),
         "updates per host call": (found.updates_per_call, call_plan.updates_per_call),

@@ -30,6 +30,7 @@ class TorchBackend(Backend):
     executions: ClassVar[tuple[str, ...]] = ("auto", "eager", "compile", "recompute", "eager-direct")
     connects: ClassVar[bool] = True
     pipelines: ClassVar[bool] = True
+    buckets: ClassVar[bool] = True
     probes: ClassVar[bool] = True
     probes_for_others: ClassVar[bool] = True
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from layermark.backends.base import Arrays
 from layermark.backends.torch import process
 from layermark.backends.torch.network import Network
-from layermark.graph import Graph
 from layermark.spec import Spec
 from layermark.workloads.base import Task
 
@@ -25,7 +24,7 @@ def piece_times(spec: Spec, task: Task) -> list[tuple[str, float]]:
     Pieces are cut where a single tensor goes on; the first begins with the network and has no name.
     """
     process.set_subnormals(spec.subnormals)
-    names = _cuts(task.graph)
+    names = task.graph.single_cuts
     pieces = task.graph.cut(names)
     weights, fed = task.weights(), task.batch(0)
     found: list[tuple[str, float]] = []
@@ -34,11 +33,6 @@ def piece_times(spec: Spec, task: Task) -> list[tuple[str, float]]:
         network.load({each: weights[each] for each in piece.parameters})
         found.append((name, _seconds(_call(network, fed, spec))))
     return found
-
-
-def _cuts(graph: Graph) -> list[str]:
-    begins = [block[0].name for block in graph.blocks(1)[1:]]
-    return [name for name in begins if name in graph.splits and len(graph.cut([name])[1].live_inputs) == 1]
 
 
 def _call(network: Network, fed: Arrays, spec: Spec) -> Callable[[], None]:

@@ -14,7 +14,9 @@ from layermark.seeds.engine_options import engine_options
 from layermark.seeds.parsing import SeedParser, Typed, parse
 
 if TYPE_CHECKING:
+    from layermark.seeds.cnns.inference import InferenceRequest
     from layermark.seeds.cnns.printing import CnnPrinter
+    from layermark.seeds.cnns.validation import ValidationRequest
     from layermark.session.peers import Peers
 
 
@@ -27,24 +29,16 @@ def launch(name: str, file: Path, argv: list[str]) -> int:
 
 def run_benchmark(file: Path, argv: list[str]) -> int:
     """Inference of a model: host calls, their rates and the latency of batches."""
-    from layermark.seeds.cnns.batch_sizes import rungs
-    from layermark.seeds.cnns.inference import InferenceRequest, inference_request
-    from layermark.seeds.cnns.inference_options import SCRIPT
-    from layermark.seeds.cnns.logs import Log, ending
+    from layermark.seeds.cnns.logs import Log
 
-    every, engine = rungs(parse(SCRIPT, file.name, argv, file.parent / CONFIGS)), engine_options()
-    folders = [_inference_folder(each.values, engine.folder, len(every) > 1, ending) for each in every]
-    requests = [
-        inference_request(typed, engine, folder, several=len(every) > 1)
-        for typed, folder in zip(every, folders, strict=True)
-    ]
+    requests = inference_requests(file, argv)
 
     from layermark.seeds.cnns.printing import InferencePrinter
     from layermark.seeds.job import led
     from layermark.seeds.run import run
 
     def measured(peers: Peers | None) -> int:
-        return _ended([measure(*each, peers) for each in zip(every, requests, strict=True)])
+        return _ended([measure(*each, peers) for each in requests])
 
     def measure(typed: Typed, request: InferenceRequest, peers: Peers | None) -> tuple[InferencePrinter, int]:
         log = Log(request.folder)
@@ -53,6 +47,23 @@ def run_benchmark(file: Path, argv: list[str]) -> int:
         return printer, run(request, printer, _command(file, argv), peers=peers)
 
     return led(measured)
+
+
+def inference_requests(file: Path, argv: list[str]) -> list[tuple[Typed, InferenceRequest]]:
+    """Return what a command line of `run_benchmark.py` asks for, checked: one request for every batch size."""
+    from layermark.seeds.cnns.batch_sizes import rungs
+    from layermark.seeds.cnns.inference import inference_request
+    from layermark.seeds.cnns.inference_options import SCRIPT
+    from layermark.seeds.cnns.logs import ending
+
+    every, engine = rungs(parse(SCRIPT, file.name, argv, file.parent / CONFIGS)), engine_options()
+    several = len(every) > 1
+
+    def request(typed: Typed) -> InferenceRequest:
+        folder = _inference_folder(typed.values, engine.folder, several, ending)
+        return inference_request(typed, engine, folder, several=several)
+
+    return [(typed, request(typed)) for typed in every]
 
 
 def _ended(measured: Sequence[tuple[CnnPrinter, int]]) -> int:
@@ -84,17 +95,12 @@ def validation(file: Path, argv: list[str]) -> int:
     """Validation of a model, once or several times, of every checkpoint that is named."""
     from layermark.seeds.cnns.batch_sizes import rungs
     from layermark.seeds.cnns.logs import Log
-    from layermark.seeds.cnns.tensorflow_options import TRAIN_ONLY_KEYS, validation_script
-    from layermark.seeds.cnns.validation import ValidationRequest, requests
 
-    configs = file.parent / CONFIGS
-    script = validation_script(model_of(file, argv))
-    typed = parse(script, file.name, argv, configs, TRAIN_ONLY_KEYS)
+    typed, every = validation_requests(file, argv)
     if typed.values["dataset_benchmark"]:
         from layermark.seeds.cnns.loading import dataset_benchmark
 
         return max(dataset_benchmark(each.values) for each in rungs(typed))
-    every = [requests(script, each, engine_options()) for each in rungs(typed)]
 
     from layermark.seeds.cnns.building import build_only
     from layermark.seeds.cnns.folders import run_folder
@@ -125,6 +131,21 @@ def validation(file: Path, argv: list[str]) -> int:
         return printer, run(request, printer, _command(file, argv), until, peers)
 
     return led(measured)
+
+
+def validation_requests(file: Path, argv: list[str]) -> tuple[Typed, list[list[ValidationRequest]]]:
+    """Return what was typed for `validation.py` and what it asks for, checked, one list for every batch size.
+
+    Nothing is asked for where only its data set is measured.
+    """
+    from layermark.seeds.cnns.batch_sizes import rungs
+    from layermark.seeds.cnns.tensorflow_options import TRAIN_ONLY_KEYS, validation_script
+    from layermark.seeds.cnns.validation import requests
+
+    script = validation_script(model_of(file, argv))
+    typed = parse(script, file.name, argv, file.parent / CONFIGS, TRAIN_ONLY_KEYS)
+    every = [] if typed.values["dataset_benchmark"] else rungs(typed)
+    return typed, [requests(script, each, engine_options()) for each in every]
 
 
 def model_of(file: Path, argv: list[str]) -> str:

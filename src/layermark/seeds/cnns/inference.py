@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from layermark import registry
+from layermark import pipelines, registry
 from layermark.axes import complete
 from layermark.backends.base import backend
 from layermark.errors import UserError, unknown
@@ -48,6 +48,7 @@ class InferenceRequest(ScriptRequest):
 def inference_request(typed: Typed, engine: EngineOptions, folder: Path, *, several: bool = False) -> InferenceRequest:
     """Check the values against each other and translate them; of `several` batch sizes each names its files."""
     values = typed.values
+    _check_named(values)
     chosen, why = chosen_backend(SCRIPT.runtime, values["backend"], training=False)
     plain, stages = _spec(values, chosen, engine), len(values["pipeline_splits"]) + 1
     spec = complete(placed(_spec(acting(SCRIPT, values, _unmet(values, plain)), chosen, engine), stages=stages))
@@ -170,6 +171,15 @@ def _weights(values: Values) -> str:
     places = [WEIGHTS / f"{values['model']}{suffix}" for suffix in (".safetensors", ".pth")]
     present = [str(path) for path in places if path.is_file()]
     return present[0] if present and fits and values["efficientnet_expand_ratio"] == 6 else ""
+
+
+def _check_named(values: Values) -> None:
+    """The number of stages follows from the names, so nothing can stand for them."""
+    if pipelines.AUTO in values["pipeline_splits"]:
+        raise UserError(
+            "--pipeline-splits auto: names say here how many stages there are; type those that "
+            f"layermark run {values['model']} --pipeline-splits auto --stages 2 prints"
+        )
 
 
 def _check_stages(spec: Spec, values: Values) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from layermark import pipelines
 from layermark.errors import unknown
 from layermark.options import choice, integer, number, percentage, positive_float, share
 from layermark.seeds.cnns.batch_sizes import as_ladder
@@ -129,7 +130,7 @@ SPREAD = grouped(
     count("replicas", 1, "copies of the program, each with its own share of the threads", mark="~"),
     flag("pipeline", "pipeline over the shards; with one device there is nothing to pipeline", mark="~"),
     text("pipeline-splits", "begin a new stage at each name", metavar="NAME", mark="~", many=True, default=()),
-    words("pipeline-schedule", "Interleaved", ("Interleaved", "Grouped", "Sequential"), "order of the stages", "sim"),
+    words("pipeline-schedule", "Interleaved", tuple(pipelines.SCHEDULES), "order of the stages", "sim"),
 )
 LEARNING = grouped(
     "Training",

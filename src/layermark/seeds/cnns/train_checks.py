@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from layermark import pipelines
 from layermark.errors import UserError
 from layermark.seeds.cnns.train_request import Instance, TrainRequest
 from layermark.seeds.cnns.validation import _check_stages
@@ -57,6 +58,12 @@ def _check_accumulation(request: TrainRequest) -> None:
         raise UserError(
             f"--pipeline over {request.shards} stages needs as many batches as stages in an update: "
             f"--gradient-accumulation-count is {request.accumulation}; give at least {request.shards}"
+        )
+    if request.pipeline and request.as_ranks:  # one process runs the stages in turn, whatever the schedule
+        schedule = request.pipeline_schedule
+        pipelines.check_stages(schedule, request.shards)
+        pipelines.check_micro_batches(
+            schedule, request.shards, request.accumulation, option="--gradient-accumulation-count"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from layermark.backends.base import backend
 from layermark.seeds.cnns.script import CnnScript, idle, slow_half
 from layermark.seeds.cnns.train_request import TrainRequest
 from layermark.seeds.cnns.validation import loader_notes
@@ -70,12 +71,13 @@ def unmet(request: TrainRequest) -> dict[str, bool]:
     """Return options whose effect depends on something else, and whether that is missing."""
     loads = ("pipeline_num_parallel", "no_dataset_cache", "standard_imagenet", "prefetch_depth", "data_dir")
     batch, small = request.norm == "batch", request.dataset != "imagenet"
+    able = backend(request.spec.backend)
     rules = {name: request.optimiser not in users for name, users in _OF_OPTIMISER.items()}
     return dict.fromkeys((*loads, "train_with_valid_preprocessing"), request.spec.data != "real") | {
         **rules,
         # Instance 0 alone reads and writes.
         **dict.fromkeys(("ckpt_all_instances", "log_all_instances"), True),
-        "max_cross_replica_buffer_size": not request.as_ranks or request.total_replicas == 1,
+        "max_cross_replica_buffer_size": not (request.as_ranks and request.total_replicas > 1 and able.buckets),
         "pipeline_schedule": not (request.as_ranks and request.pipeline),
         **dict.fromkeys(("BN_decay", "BN_span"), not batch),
         "groups": batch or request.norm == "none",

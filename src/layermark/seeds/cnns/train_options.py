@@ -105,6 +105,7 @@ _MARKS: Mapping[str, Mark] = {
 _HELP = {
     "shards": "stages of one copy of the model: they run one after the other, or under poprun as processes",
     "distributed": "one of several processes that train together, as TF_CONFIG says",
+    "pipeline-splits": "begin a new stage at each name; auto: where stages take equally long, as measured",
     "replicas": "copies of the model: further batches whose gradients are averaged",
     "pipeline": "cut the model into one stage per shard; needs at least as many batches per update as stages",
     "disable-variable-offloading": "keep the optimiser's state on the device, where it always is here",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from layermark import pipelines
 from layermark.axes import complete
 from layermark.backends.base import backend as find_backend
 from layermark.devices import cpu
@@ -116,7 +117,7 @@ def _runtime(script: CnnScript, values: Values, instance: Instance) -> tuple[str
     able = find_backend(chosen)
     if not values["as_ranks"] or values["backend"] is not None:
         return chosen, why
-    stages = values["shards"] if values["pipeline"] else 1
+    stages = pipelines.rank_count(values["pipeline_schedule"], values["shards"]) if values["pipeline"] else 1
     ranks = f"{instance.count * values['replicas']} x {stages} ranks"
     if (able.connects and stages == 1) or able.pipelines:
         return chosen, [*why, f"{ranks} train together on {chosen}"]

@@ -26,6 +26,7 @@ from layermark.seeds.cnns.train_opening import arguments, opening
 from layermark.seeds.cnns.train_options import ARGUMENTS, typed_command
 from layermark.seeds.cnns.train_printer import TrainPrinter, anatomy
 from layermark.seeds.cnns.train_request import Instance, TrainRequest
+from layermark.seeds.cnns.train_stages import evenly_cut
 from layermark.seeds.cnns.train_validation import AfterTraining
 from layermark.seeds.cnns.validation import CHECKPOINTS
 from layermark.seeds.entry import INTERRUPTED
@@ -95,7 +96,8 @@ def run(request: TrainRequest, command: str, peers: Peers | None = None) -> int:
     folder = run_folder(request)
     with ExitStack() as stack:
         store = stack.enter_context(open_store(request.store))  # first: a wrong name must not cost a run
-        job = _job(request, folder, restore, stack, peers)
+        deadline = Deadline(request.budget_s)
+        job = _job(evenly_cut(request, deadline), folder, restore, stack, deadline, peers)
         stack.callback(job.printer.bar.close)
         writer = SessionWriter(store, [job.spec], Protocol(timeout=TIMEOUT_S), command=command)
         _open(job, command)
@@ -117,7 +119,12 @@ def _restored(request: TrainRequest) -> Path | None:
 
 
 def _job(
-    request: TrainRequest, folder: Path | None, restore: Path | None, stack: ExitStack, peers: Peers | None
+    request: TrainRequest,
+    folder: Path | None,
+    restore: Path | None,
+    stack: ExitStack,
+    deadline: Deadline,
+    peers: Peers | None,
 ) -> _Job:
     pictures, _ = recipe.pictures_of(request)
     length, log = recipe.lengths(request, pictures), Log(folder, echo=peers.say if peers else None)
@@ -131,7 +138,7 @@ def _job(
         folder=folder,
         log=log,
         printer=TrainPrinter(request, length, log, kept, bar_for_terminal()),
-        deadline=Deadline(request.budget_s),
+        deadline=deadline,
         peers=peers,
     )
 
@@ -200,11 +207,13 @@ def _closed(job: _Job, document: Mapping[str, Any]) -> int:
 def compile_only(request: TrainRequest, peers: Peers | None = None) -> int:
     """Build the program, say how long it took, and stop (`--compile-only`)."""
     recipe.check(request)
+    deadline = Deadline(request.budget_s)
+    request = evenly_cut(request, deadline)
     spec, log = recipe.spec_of(request), Log(None)
     for text in request.notes:
         log.say(f"Note: {text}")
     log.say("Compiling...")
-    return build_only(spec, Deadline(request.budget_s), log.say, peers=peers)
+    return build_only(spec, deadline, log.say, peers=peers)
 
 
 def dataset_only(request: TrainRequest) -> int:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from layermark import pipelines
 from layermark.axes import complete
 from layermark.errors import UserError
+from layermark.graph import Graph
 from layermark.seeds.cnns.networks import classes_of, network
 from layermark.seeds.cnns.script import RING, SHORT_BUDGET_S, CnnScript, acting, idle
 from layermark.seeds.cnns.tensorflow_options import DATASETS, NO_PROFILE
@@ -216,6 +218,9 @@ def _check_stages(spec: Spec, values: Values) -> None:
             f"--available-memory-proportion: {len(shares)} values; "
             f"give one, or with --pipeline two per shard ({2 * shards})"
         )
+    if splits == (pipelines.AUTO,):
+        _check_pieces(task(spec).graph, shards)
+        return
     if values["pipeline"] and len(splits) != shards - 1:
         names = [each for each in task(spec).graph.splits if re.match(r"b\d/\d+/relu$|block\d", each)]
         raise UserError(
@@ -224,6 +229,11 @@ def _check_stages(spec: Spec, values: Values) -> None:
         )
     if splits:
         task(spec).graph.cut(splits)
+
+
+def _check_pieces(graph: Graph, shards: int) -> None:
+    """Where stages begin is found out later; here, that there can be so many."""
+    pipelines.balanced([("", 1.0), *((name, 1.0) for name in graph.single_cuts)], shards)
 
 
 def _step_plan(values: Values, spec: Spec, engine: EngineOptions) -> StepPlan:
