@@ -149,6 +149,36 @@ def test_every_option_of_an_update_acts_as_in_the_reference(variant, option):
         assert max(np.abs(wanted.weights[name] - each).max() for name, each in plain.weights.items()) > 1e-5
 
 
+NUMBERS = {
+    "momentum-momentum": Update(optimiser="momentum", momentum=0.5),
+    "rmsprop-momentum": Update(optimiser="rmsprop", momentum=0.5),
+    "rmsprop-decay": Update(optimiser="rmsprop", rmsprop_decay=0.5),
+    "rmsprop-epsilon": Update(optimiser="rmsprop", rmsprop_epsilon=0.5),
+    "lars-momentum": Update(optimiser="lars", momentum=0.5),
+    "lars-eeta": Update(optimiser="lars", lars_eeta=0.01),
+    "lars-epsilon": Update(optimiser="lars", lars_epsilon=0.1),
+    **{f"{name}-weight-decay": Update(optimiser=name, weight_decay=1e-2) for name in OPTIMISERS},
+}
+"""Each differs from plain updates of its optimiser in one number."""
+
+
+@each_of(TRAINING)
+@pytest.mark.parametrize("number", NUMBERS)
+def test_every_number_of_an_optimiser_acts_as_in_the_reference(variant, number):
+    rule = NUMBERS[number]
+    assert 2 == len({*rule.changed, "optimiser"})
+    found = moves(prepared(variant, network(rule)), network().weights(), [2], RATES[rule.optimiser])
+    same(found, expected(rule).arrays, 1e-8)
+    plain = expected(Update(optimiser=rule.optimiser)).weights
+    assert max(np.abs(found[name] - each).max() for name, each in plain.items()) > 1e-5
+
+
+def test_no_option_of_an_update_is_left_out():
+    elsewhere = {"dynamic_scaling", "replicas"}  # DYNAMIC below, and test_replicas.py
+    acting = {name for rule in (*OPTIONS.values(), *NUMBERS.values()) for name in rule.changed}
+    assert {item.name for item in dataclasses.fields(Update)} == acting | elsewhere
+
+
 @each_of(TRAINING)
 def test_dropout_and_stochastic_depth_act_as_in_the_reference(variant):
     """Every micro-batch has masks of its own, which the runtime must take and not draw."""

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -193,6 +194,24 @@ def test_two_runs_of_one_seed_have_equal_weights(typed, line, runtime):
         digests.append(last_digest(line.folder / f"{runtime}-{name}"))
     first, second, *others = digests
     assert "ckpt-4" == first[0] and first == second and first not in others
+
+
+def test_data_that_vanish_are_one_line_that_says_how_to_go_on(line):
+    make_small(line.folder / "fleeting", SmallRecipe(train=64, test=16))
+    words = f"{TINY} --logs-path vanished --iterations 100000 --no-dataset-cache".replace("tiny", "fleeting")
+    process = subprocess.Popen(
+        command("train", words), cwd=line.folder, env=line.environment, stdout=subprocess.PIPE, text=True
+    )
+    for each in process.stdout:
+        if each.startswith("Saved checkpoint"):
+            break
+    shutil.rmtree(line.folder / "fleeting")
+    stdout, _ = process.communicate(timeout=60)
+    assert 1 == process.returncode
+    (told,) = (each for each in stdout.splitlines() if each.startswith("FAILED: "))
+    said = r"FAILED: fleeting\S+: cannot be read: .*; go on from (\S+) with --restore-path vanished"
+    named = re.fullmatch(said, told)
+    assert named and named[1] == checkpoint.latest(line.folder / "vanished" / "ckpt").stem
 
 
 def test_ctrl_c_is_one_line_that_says_how_to_go_on(line):

@@ -1,9 +1,13 @@
 """One run of `train.py` around its schedule: what is printed and kept whatever goes wrong there."""
 
+from pathlib import Path
+
 import pytest
 
 from layermark.errors import UserError
+from layermark.outcome import Failed
 from layermark.seeds.cnns import train_recipe, train_run
+from layermark.session.training import NOT_FINITE
 from layermark.store import open_store
 
 from .samples import a_run
@@ -23,3 +27,28 @@ def test_the_figures_are_printed_though_the_store_has_failed(monkeypatch, capsys
     with pytest.raises(UserError, match="the store is full"):
         train_run.run(request, "command")
     assert "Summary" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("code", "saved", "words", "told"),
+    [
+        ("wrong_request", True, "", "; go on from ckpt-20 with --restore-path runs"),
+        ("died", True, "", "; go on from ckpt-20 with --restore-path runs"),
+        (NOT_FINITE, True, "", ""),  # it would only diverge again
+        ("died", False, "", ""),
+        ("died", True, "--no-logs", ""),
+    ],
+)
+def test_what_ends_a_run_says_how_to_go_on_from_its_last_checkpoint(
+    monkeypatch, tmp_path, capsys, code, saved, words, told
+):
+    def ends(team, plan, deadline, printer):
+        if saved:
+            printer.saved(Path("ckpt/ckpt-20.json"), 20, 1.0)
+        return Failed(spec=team.spec, reason="the data are gone", code=code)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train_run, "train", ends)
+    request = read(f"{TINY} --no-validation --logs-path runs --store {tmp_path / 'kept.db'} {words}")
+    assert 1 == train_run.run(request, "command")
+    assert f"FAILED: the data are gone{told}\n" in capsys.readouterr().out

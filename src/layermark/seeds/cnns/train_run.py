@@ -15,7 +15,7 @@ from typing import Any
 from layermark.launch.checkpoints import make_readable
 from layermark.launch.process import Crew
 from layermark.launch.ranks import JobPlace, from_environment, from_tf_config
-from layermark.outcome import Outcome, Run
+from layermark.outcome import Failed, Outcome, Run
 from layermark.report import together
 from layermark.seeds.cnns import train_recipe as recipe
 from layermark.seeds.cnns.building import build_only
@@ -36,7 +36,7 @@ from layermark.session.deadline import Deadline
 from layermark.session.peers import Peers
 from layermark.session.resources import Resources
 from layermark.session.team import Team
-from layermark.session.training import COMPLETE, TrainingPlan, train
+from layermark.session.training import COMPLETE, NOT_FINITE, TrainingPlan, train
 from layermark.session.writer import SessionWriter
 from layermark.spec import Protocol, Spec
 from layermark.store import open_store
@@ -165,6 +165,8 @@ def _trained(job: _Job) -> tuple[Outcome, bool]:
         runs = recipe.going_on(job.spec, job.plan.restore)
         outcome = train(Team(runs, resources, job.printer), job.plan, job.deadline, job.printer)
         outcome = dataclasses.replace(outcome, spec=job.spec)
+        if isinstance(outcome, Failed):
+            return _with_way_on(outcome, job), False
         if not (isinstance(outcome, Run) or outcome.code == COMPLETE):
             return outcome, False
         after = AfterTraining(job.request, job.folder, job.printer, job.deadline)
@@ -178,6 +180,15 @@ def _trained(job: _Job) -> tuple[Outcome, bool]:
     facts["excluded_s"] = {**facts["excluded_s"], **after.seconds}
     settings = {**outcome.settings, "training": facts, "seed": dict(job.request.recorded)}
     return dataclasses.replace(outcome, settings=settings), after.failed
+
+
+def _with_way_on(outcome: Failed, job: _Job) -> Failed:
+    """Add how to go on from the last checkpoint; a run that has diverged would only do so again."""
+    saved, folder = job.printer.last_checkpoint, job.folder
+    if saved is None or folder is None or outcome.code == NOT_FINITE:
+        return outcome
+    way_on = f"go on from {saved.stem} with --restore-path {folder}"
+    return dataclasses.replace(outcome, reason=f"{outcome.reason}; {way_on}")
 
 
 def _interrupted(job: _Job) -> int:
