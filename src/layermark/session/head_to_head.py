@@ -101,7 +101,7 @@ def start_all(teams: Sequence[Team], sides: int = 2, copies: int = 0) -> list[St
 
 
 def _proven(team: Team, copies: int) -> bool:
-    return all((not copy or team.copy()) and team.prove(copy) for copy in range(copies))
+    return all((not copy or team.build_copy()) and team.prove(copy) for copy in range(copies))
 
 
 def _copies(teams: Sequence[Team]) -> int:
