@@ -1,6 +1,9 @@
 """One run of `train.py` around its schedule: what is printed and kept whatever goes wrong there."""
 
 from pathlib import Path
+from contextlib import nullcontext
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -52,3 +55,16 @@ def test_what_ends_a_run_says_how_to_go_on_from_its_last_checkpoint(
     request = read(f"{TINY} --no-validation --logs-path runs --store {tmp_path / 'kept.db'} {words}")
     assert 1 == train_run.run(request, "command")
     assert f"FAILED: the data are gone{told}\n" in capsys.readouterr().out
+def test_what_follows_training_is_told_by_phase(monkeypatch):
+    run = a_run(settings={"training": {"excluded_s": {"compile": 1.0}}}, wall_s={"timed": 5.0})
+    after = SimpleNamespace(seconds={"validation": 3.0}, found=[], failed=False)
+    crew = nullcontext()
+    monkeypatch.setattr(train_run, "Crew", lambda: crew)
+    for name, found in (("make_readable", None), ("Team", None), ("train", run), ("AfterTraining", after)):
+        monkeypatch.setattr(train_run, name, lambda *_, found=found: found)
+    monkeypatch.setattr(train_run.Resources, "of", lambda *_, **__: None)
+    job = MagicMock(spec_set=["request", "spec", "plan", "folder", "printer", "deadline", "peers"])
+    job.plan.restore, job.plan.folder, job.spec, job.request.recorded = None, None, run.spec, {}
+    outcome, _ = train_run._trained(job)
+    assert {"timed": 5.0, "validation": 3.0} == outcome.wall_s
+    assert {"compile": 1.0, "validation": 3.0} == outcome.settings["training"]["excluded_s"]

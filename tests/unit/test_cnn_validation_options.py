@@ -1,18 +1,24 @@
 """The options of the TensorFlow validation program: names of all releases, defaults, and what each changes."""
 
+from math import inf
 from pathlib import Path
 
 import pytest
 
 from layermark.errors import UserError
+from layermark.seeds import run as seed_run
 from layermark.seeds.cnns.entry import model_of
+from layermark.seeds.cnns.entry import validation as validation_of
 from layermark.seeds.cnns.folders import run_name
 from layermark.seeds.cnns.tensorflow_options import TRAIN_ONLY_KEYS, validation_script
 from layermark.seeds.cnns.validation import epoch_of, requests
 from layermark.seeds.configs import named_sets
 from layermark.seeds.engine_options import EngineOptions
 from layermark.seeds.parsing import parse
+from layermark.session import deadline
+from layermark.session.deadline import Deadline
 
+from .crew import Clock
 from .samples import measured, other
 
 pytestmark = pytest.mark.usefixtures("cnn_folder", "plain_cpu")
@@ -247,6 +253,24 @@ def test_a_folder_of_checkpoints_is_validated_in_order(tmp_path):
         (tmp_path / f"ckpt-{number}.safetensors").write_bytes(Path("tensorflow-7.safetensors").read_bytes())
     every, _ = validated(*TINY.split(), "--restore-path", str(tmp_path))
     assert [("ckpt-3", 3), ("ckpt-20", 20)] == [(each.name, each.point) for each in every]
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    # Each takes 4 s; the last of a batch size has what the others have left.
+    [("--budget 30s", [10, 13, 22]), ("", [inf] * 3), ("--budget 60s --batch-size 1,2", [10, 13, 22] * 2)],
+    ids=["one batch size", "no budget", "two batch sizes"],
+)
+def test_the_checkpoints_of_a_folder_share_the_budget(tmp_path, monkeypatch, more, expected):
+    for number in (1, 2, 3):
+        (tmp_path / f"ckpt-{number}.safetensors").write_bytes(Path("tensorflow-7.safetensors").read_bytes())
+    clock, given = Clock(), []
+    monkeypatch.setattr(deadline, "Deadline", lambda seconds, clock=clock: Deadline(seconds, clock=clock))
+    monkeypatch.setattr(seed_run, "run", lambda *asked: given.append(asked[3].left()) or int(bool(clock.wait(4)())))
+    monkeypatch.setattr("layermark.seeds.cnns.entry._ended", lambda measured: max(status for _, status in measured))
+    words = [*TINY.split(), "--no-logs", "--backend", "null", "--restore-path", str(tmp_path), *more.split()]
+    assert 0 == validation_of(TENSORFLOW.with_name("validation.py"), words)
+    assert expected == given
 
 
 def test_the_epoch_of_a_checkpoint_is_known(tmp_path):

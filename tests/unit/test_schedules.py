@@ -8,6 +8,7 @@ from layermark.errors import Unsupported, WorkerFailed
 from layermark.outcome import Failed, Run, Skipped
 from layermark.session import checkouts, compare, head_to_head
 from layermark.session.budget import READINGS, ProfileRequest, StepPlan
+from layermark.session.deadline import Deadline
 from layermark.session.fixed_steps import StepListener, measure_fixed_steps
 from layermark.session.listener import Listener
 from layermark.session.phases import Phases
@@ -617,6 +618,81 @@ def test_ctrl_c_ends_every_start(monkeypatch, run, phase):
     with pytest.raises(KeyboardInterrupt):
         run()
     assert all(worker.ended for worker in crowd.shared.crew.workers)
+
+
+def room_for(monkeypatch, shared, count):
+    """Memory for so many workers at once; returns how many lived whenever a block was timed."""
+    from layermark.devices import cpu
+    from layermark.session.memory import needed_bytes, together_bytes
+
+    def alive():
+        return sum(not worker.ended for worker in shared.crew.workers)
+
+    living, answer, room = [], HONEST["measure"], together_bytes(SPEC, count * needed_bytes(SPEC), count)
+    monkeypatch.setitem(HONEST, "measure", lambda: living.append(alive()) or answer)
+    monkeypatch.setattr(cpu, "free_memory", lambda: room - alive() * needed_bytes(SPEC))
+    return living
+
+
+@pytest.mark.parametrize(("room", "together"), [(13, 12), (12, 12), (11, 6), (5, 4), (3, 2), (1, 1)])
+def test_starts_that_do_not_fit_together_are_measured_in_parts(monkeypatch, room, together):
+    crowd = Crowd(monkeypatch)
+    living = room_for(monkeypatch, crowd.shared, room)
+    found = compare.compare_settings(SPEC, SPEC.replace(execution="other"), Protocol(), budget_s=0.1)
+    assert ("cannot tell", (6, 6), 12) == (found.verdict.answer, found.verdict.starts, found.verdict.rounds)
+    assert {together} == set(living) and 12 == len(crowd.shared.crew.workers)
+    assert {("verify", "facts")} == {tuple(said[-2:]) for said in crowd.said()}
+
+
+@pytest.mark.parametrize("room", [2, 1])
+def test_starts_in_parts_still_tell_who_is_slower(monkeypatch, room):
+    """Also where everything is slower in one part than in another."""
+    slow = [{"measure": a_block((factor * ms,) * 10)} for factor in (1, 2, 1) for ms in (20, 10)]
+    crowd = Crowd(monkeypatch, *slow)
+    room_for(monkeypatch, crowd.shared, room)
+    assert 2.0 == pytest.approx(compared().verdict.ratio)
+
+
+def test_parts_share_the_budget_and_have_equally_many_rounds(monkeypatch):
+    clock = Clock()
+    crowd = Crowd(monkeypatch, *[{"measure": clock.wait(1.0, HONEST["measure"])}] * 6)
+    room_for(monkeypatch, crowd.shared, 2)
+    monkeypatch.setattr(compare, "Deadline", lambda seconds: Deadline(seconds, clock=clock))
+    found = compare.compare_settings(SPEC, SPEC.replace(execution="other"), Protocol(), starts=3, budget_s=3 * 40.5)
+    assert 2 * 10 == found.verdict.rounds and 120 == clock.now
+
+
+def test_what_does_not_fit_alone_or_cannot_be_proven_is_not_compared(monkeypatch):
+    from layermark.session import memory
+
+    crowd = Crowd(monkeypatch)
+    room_for(monkeypatch, crowd.shared, 0)
+    with pytest.raises(Unsupported, match="not measured: needs about") as refused:
+        compared()
+    assert "memory" == refused.value.code
+    room_for(monkeypatch, crowd.shared, 6)
+    monkeypatch.setattr(memory, "reference_bytes", lambda spec: 1 << 50)
+    with pytest.raises(Unsupported, match="not compared: the reference needs about") as refused:
+        compared()
+    assert "memory" == refused.value.code and not crowd.shared.crew.workers
+
+
+def test_who_fails_alone_is_named_by_its_side(monkeypatch):
+    crowd = Crowd(monkeypatch, {}, {"verify": [VERIFIED, WRONG]})
+    room_for(monkeypatch, crowd.shared, 1)
+    assert told(compared).startswith("B, after the timing: ")
+
+
+@pytest.mark.parametrize(("room", "recorded"), [(6, 1), (2, 0)])
+def test_a_spread_between_parts_is_not_that_of_the_machine(monkeypatch, tmp_path, room, recorded):
+    from layermark.store import open_store
+
+    crowd, found = Crowd(monkeypatch), []
+    room_for(monkeypatch, crowd.shared, room)
+    with open_store(str(tmp_path / "store.db")) as store:
+        monkeypatch.setattr(store, "record_spread", lambda *given: found.append(given))
+        compare.compare_settings(SPEC, SPEC, Protocol(), starts=3, budget_s=0.1, store=store)
+    assert recorded == len(found)
 
 
 def test_a_comparison_names_what_else_differs(monkeypatch):

@@ -34,7 +34,7 @@ def test_a_copy_has_no_trial_but_runs_as_the_first_does(monkeypatch, batches, wa
     service = Service()
     spec = Spec(workload="dense", backend="null", params={"size": 8}, threads=1, batches_per_step=batches)
     service.prepare(spec.to_json())
-    service.copy()
+    service.build_copy()
     assert ["auto", wanted] == asked
 
 

@@ -319,9 +319,9 @@ def test_the_first_steps_are_dropped_as_far_as_others_are_left():
 
 def test_copies_are_proven_one_by_one():
     team = ready()
-    assert team.copy() and team.prove(1)
+    assert team.build_copy() and team.prove(1)
     assert {"oracle": "answer.npz", "copy": 1} == workers(team)[0].asked[-1][1]
-    assert not ready(SPEC, {"copy": DEAD}).copy()
+    assert not ready(SPEC, {"copy": DEAD}).build_copy()
 
 
 def test_all_teams_start_before_anybody_is_waited_for():

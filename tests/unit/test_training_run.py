@@ -9,6 +9,7 @@ from layermark.errors import UserError
 from layermark.launch.rendezvous import PeerLost
 from layermark.outcome import Failed, Run, Skipped
 from layermark.session import training
+from layermark.session.phases import Phases
 from layermark.session.team import Team
 from layermark.session.training import COMPLETE, TrainingListener, TrainingPlan, train
 from layermark.spec import Spec
@@ -48,16 +49,32 @@ class Told(TrainingListener):
         self.heard.append(f"stopped {done} of {asked}")
 
 
-def trained(*differences, lengths=LENGTHS, schedule=None, **more):
+def trained(*differences, lengths=LENGTHS, schedule=None, phases=None, **more):
     shared = resources(*differences, **{name: more.pop(name) for name in ("clock", "budget_s") if name in more})
     rate = LearningRate(peak=1.0, schedule=schedule or Constant(), total=lengths.target, epochs=2.0)
     team, told = Team(SPEC, shared), Told()
+    team.phases = phases or team.phases
     outcome = train(team, TrainingPlan(lengths=lengths, rate=rate, **more), shared.deadline, told)
     return outcome, told, shared.crew.workers[0].asked
 
 
 def messages(asked, name):
     return [given for do, given in asked if do == name]
+
+
+def test_a_result_tells_by_phase_how_long_it_was_waited_for(monkeypatch):
+    clock = Clock()
+    taken = {"prepare": 1, "verify": 3, "seconds_per_batch": 5, "begin_training": 7, "train": 20, "save": 2}
+    slow = {name: clock.wait(seconds, HONEST[name]) for name, seconds in taken.items()}
+    monkeypatch.setattr(training.Anatomy, "take", lambda _: clock.wait(11, {})())
+    outcome, _, asked = trained(slow, phases=Phases(clock), clock=clock, folder=Path("runs"), interval=10)
+    known = {name: seconds for name, seconds in outcome.wall_s.items() if seconds and name != "ceilings"}
+    saves, building = len(messages(asked, "save")), ("start", "import", "build")
+    # 10 calls, with a proof before and one after them.
+    expected = {"proof": 2 * 3, "warm_up": 5, "timed": 10 * 20, "checkpoints": saves * 2, "anatomy": 11}
+    assert expected == {name: seconds for name, seconds in known.items() if name not in building} and saves
+    assert 8 == sum(known.get(name, 0) for name in building)
+    assert clock.now == pytest.approx(sum(known.values()))
 
 
 def test_every_call_goes_on_where_the_last_one_ended():

@@ -88,6 +88,20 @@ class Deadline:
         finally:
             self._end = end
 
+    def shared(self, count: int) -> Iterator[Deadline]:
+        """Yield so many deadlines, one after the other, each with an equal part of what is left for it and the rest.
+
+        >>> now = [0.0]
+        >>> parts = Deadline(30.0, clock=lambda: now[0]).shared(3)
+        >>> next(parts).left()
+        10.0
+        >>> now[0] = 4.0
+        >>> next(parts).left(), next(parts).left()
+        (13.0, 26.0)
+        """
+        for waiting in range(count, 0, -1):
+            yield Deadline(None if self._end is None else self.left() / waiting, clock=self._clock)
+
     def timeout(self, seconds: float) -> float:
         """A time-out that also respects this deadline."""
         return max(0.001, min(seconds, self.left()))

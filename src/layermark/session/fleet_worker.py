@@ -58,7 +58,8 @@ def measure_here(text: str) -> str:
 def _outcomes(specs: Sequence[Spec], protocol: Protocol, budget_s: float | None, notes: _Notes) -> list[Outcome]:
     with open_store(":memory:") as store:
         try:
-            documents = run_session(specs, protocol, store=store, budget_s=budget_s, listener=notes)
+            # What this group leaves of the budget is the others'.
+            documents = run_session(specs, protocol, store=store, budget_s=budget_s, listener=notes, second_look=False)
         except (Unsupported, UserError, WorkerFailed) as error:  # such as weights that are not on this machine
             return [failed(spec, error, out_of_budget=False) for spec in specs]
         except Exception as error:  # a machine that answers is not lost, whatever this one group runs into

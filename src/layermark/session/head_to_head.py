@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -85,13 +85,14 @@ def prepare_all(teams: Sequence[Team]) -> None:
             each.prepare()
 
 
-def start_all(teams: Sequence[Team], sides: int = 2) -> list[Start]:
+def start_all(teams: Sequence[Team], sides: int = 2, copies: int = 0) -> list[Start]:
     """Prepare all teams at the same time, then prove and warm up one after the other.
 
     The teams of the sides take turns (A, B, A, B). That calls return when the work is done is checked once a side.
+    Each holds so many copies of its program, or with 0 as many as there is memory for.
     """
     prepare_all(teams)
-    copies = _copies(teams)
+    copies = copies or _copies(teams)
     for index, team in enumerate(teams):
         _ = team.running and _proven(team, copies) and team.warm_up(sample_ns=SAMPLE_NS, check=index < sides)
         if not team.running:
@@ -100,7 +101,7 @@ def start_all(teams: Sequence[Team], sides: int = 2) -> list[Start]:
 
 
 def _proven(team: Team, copies: int) -> bool:
-    return all((not copy or team.copy()) and team.prove(copy) for copy in range(copies))
+    return all((not copy or team.build_copy()) and team.prove(copy) for copy in range(copies))
 
 
 def _copies(teams: Sequence[Team]) -> int:
@@ -183,16 +184,24 @@ def alternate(
     `judge` gives the answer that the blocks so far have at a confidence. `after_s` is kept of the budget for what
     comes after the last round.
     """
-    done, longest = 0, 0.0
-    while done < rounds.least or (done != rounds.most and deadline.left() > longest + after_s):
-        began = deadline.now()
-        turn(done)
-        done, longest = done + 1, max(longest, deadline.now() - began)
+    for done in take_turns(turn, rounds, deadline, after_s=after_s):
         if done >= rounds.least and done != rounds.most:
             early = judge(EARLY_CONFIDENCE)
             if early.answer != "cannot tell":
                 return early
     return judge(CONFIDENCE)
+
+
+def take_turns(
+    turn: Callable[[int], object], rounds: Rounds, deadline: Deadline, *, after_s: float = 0.0
+) -> Iterator[int]:
+    """Run rounds until all are done or the budget ends; yields after each how many there were."""
+    done, longest = 0, 0.0
+    while done < rounds.least or (done != rounds.most and deadline.left() > longest + after_s):
+        began = deadline.now()
+        turn(done)
+        done, longest = done + 1, max(longest, deadline.now() - began)
+        yield done
 
 
 def proofs_s(starts: Sequence[Start]) -> float:

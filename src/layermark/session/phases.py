@@ -13,6 +13,8 @@ PHASES = ("start", "import", "build", "trial", "reference", "proof", "warm_up", 
 class Phases:
     """Seconds that the parent waited, by phase. What a phase within another takes is not the outer one's.
 
+    A schedule may have phases besides those that all have.
+
     >>> now = iter([0.0, 1.0, 3.0, 3.5])
     >>> phases = Phases(clock=lambda: next(now))
     >>> with phases("proof"):
@@ -41,7 +43,8 @@ class Phases:
     def _charge(self) -> None:
         now = self._clock()
         if self._open:
-            self.seconds[self._open[-1]] += now - self._since
+            name = self._open[-1]
+            self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
         self._since = now
 
     def divide(self, name: str, stages: Mapping[str, float]) -> None:

@@ -14,11 +14,12 @@ from layermark.outcome import Outcome, Skipped
 from layermark.session.balance import balanced
 from layermark.session.deadline import Deadline
 from layermark.session.failure import BUDGET
-from layermark.session.known_trials import KnownTrials
+from layermark.session.known_trials import Choice, KnownTrials
 from layermark.session.listener import Listener
 from layermark.session.ranks import check_plan
 from layermark.session.resources import Resources
-from layermark.session.shares import SHORT_SHARE_S, Shares
+from layermark.session.second_look import Measured, look_again
+from layermark.session.shares import SHORT_SHARE_S, Share, Shares, timed_seconds
 from layermark.session.team import Team
 from layermark.session.until_settled import measure_until_settled
 from layermark.session.writer import SessionWriter
@@ -50,10 +51,12 @@ def run_session(
     resume: SessionRecord | None = None,
     listener: Listener | None = None,
     profiles: Path | None = None,
+    second_look: bool = True,
 ) -> list[dict[str, Any]]:
     """Measure every spec and return one document each; with `resume`, go on with a session that was interrupted.
 
-    With `profiles`, every program is profiled after its timing; traces and summaries appear in that folder.
+    With `profiles`, every program is profiled after its timing; traces and summaries appear in that folder. With
+    `second_look`, what is left of a budget goes to the widest intervals, unless they have been profiled.
     """
     listener, deadline = listener or Listener(), Deadline(budget_s)
     finished = resume.finished_groups if resume else ()
@@ -65,21 +68,23 @@ def run_session(
     count = sum(map(len, todo.values()))
     listener.started(count)
     _note_short_shares(todo, budget_s, listener)
+    looks_again, trials = second_look and budget_s is not None and profiles is None, KnownTrials(store, protocol)
     try:
         with Crew() as crew:
             make_readable(crew, [spec for members in todo.values() for spec in members], protocol.timeout)
             resources = Resources.of(crew, deadline, protocol.timeout, protocol.memory_limit, profiles=profiles)
-            shares, trials = Shares(deadline, protocol, count - len(uncut)), KnownTrials(store, protocol)
+            shares = Shares(deadline, protocol, count - len(uncut))
+            every = []
             for group, members in todo.items():
-                outcomes = [uncut[spec.key] for spec in members if spec.key in uncut]
-                if able := [spec for spec in members if spec.key not in uncut]:
-                    outcomes += _measured(able, resources, shares, trials, listener)
-                for outcome in outcomes:
-                    writer.append(outcome)
-                if not all(isinstance(each, Skipped) and each.code == BUDGET for each in outcomes):
-                    writer.finish_group(group)
+                found = _measured(group, members, uncut, resources, shares, trials, listener)
+                _keep(found, writer, hold=looks_again and found.widest > 0)
+                every.append(found)
+            if looks_again:
+                look_again(every, shares, lambda runs, share: _outcomes(runs, share, resources, listener), writer)
     except KeyboardInterrupt:
         raise Interrupted(writer.id, writer.documents) from None
+    finally:
+        writer.release()
     return writer.documents
 
 
@@ -92,14 +97,43 @@ def groups(specs: Sequence[Spec]) -> dict[str, list[Spec]]:
 
 
 def _measured(
-    members: Sequence[Spec], resources: Resources, shares: Shares, trials: KnownTrials, listener: Listener
-) -> list[Outcome]:
-    """Measure one comparison group in its share of the budget; the probes of its runtimes judge it."""
+    group: str,
+    specs: Sequence[Spec],
+    uncut: Mapping[str, Outcome],
+    resources: Resources,
+    shares: Shares,
+    trials: KnownTrials,
+    listener: Listener,
+) -> Measured:
+    """Measure one comparison group in its share of the budget; those of `uncut` have their outcome."""
+    others = [uncut[spec.key] for spec in specs if spec.key in uncut]
+    members = [spec for spec in specs if spec.key not in uncut]
+    if not members:
+        return Measured(group=group, choices=(), outcomes=(), others=others, box_s=0.0, extra_s=0.0)
     share, began = shares.next(len(members)), time.monotonic()
+    choices: list[Choice] = []
     if resources.deadline.left() == 0:
-        return [Skipped(spec=spec, reason="not measured: the budget was used up", code=BUDGET) for spec in members]
-    resources.ceilings.among = {spec.backend for spec in members}
-    choices = [trials.choose(spec, time_to_try=share.trials) for spec in members]
+        reason = "not measured: the budget was used up"
+        outcomes: list[Outcome] = [Skipped(spec=spec, reason=reason, code=BUDGET) for spec in members]
+    else:
+        choices = [trials.choose(spec, time_to_try=share.trials) for spec in members]
+        outcomes = _outcomes(choices, share, resources, listener)
+        shares.used(outcomes, time.monotonic() - began)
+    extra_s = max(0.0, time.monotonic() - began - timed_seconds(outcomes))
+    return Measured(group=group, choices=choices, outcomes=outcomes, others=others, box_s=share.box_s, extra_s=extra_s)
+
+
+def _keep(found: Measured, writer: SessionWriter, *, hold: bool) -> None:
+    outcomes = [*found.others, *found.outcomes]
+    for outcome in outcomes:
+        writer.append(outcome, hold=hold)
+    if not all(isinstance(each, Skipped) and each.code == BUDGET for each in outcomes):
+        writer.finish_group(found.group)
+
+
+def _outcomes(choices: Sequence[Choice], share: Share, resources: Resources, listener: Listener) -> list[Outcome]:
+    """Measure the members of a group; the probes of their runtimes judge them."""
+    resources.ceilings.among = {choice.runs.backend for choice in choices}
     teams = [Team(choice.runs, resources, listener) for choice in choices]
     with resources.deadline.within(share.limit_s):
         outcomes = measure_until_settled(
@@ -110,7 +144,6 @@ def _measured(
             least_blocks=share.least_blocks,
             listener=listener,
         )
-    shares.used(outcomes, time.monotonic() - began)
     return [choice.outcome(outcome) for outcome, choice in zip(outcomes, choices, strict=True)]
 
 

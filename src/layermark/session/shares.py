@@ -21,6 +21,8 @@ SHORT_SHARE_S = 15.0
 """A measurement with less has no time for a trial, which may wait for a compiler first."""
 _LONGEST_BOX = 2
 """So many times its length a time box has at most, with what earlier groups did not use of theirs."""
+_AGAIN_SHARE = 0.9
+"""Of what is left at the end, for a group that is measured once more: what it took the first time is no promise."""
 _FIRST_GUESS_S = 3.0
 """What a measurement takes besides timing, as long as nobody knows better: start, building, proof, warm-up."""
 
@@ -78,11 +80,25 @@ class Shares:
 
     def used(self, outcomes: Sequence[Outcome], wall_s: float) -> None:
         """Learn from a group that took so long."""
-        timed_s = sum(
-            sum(block.samples_ns) / 1e9 for each in outcomes if isinstance(each, Run) for block in each.blocks
-        )
+        timed_s = timed_seconds(outcomes)
         self._extra_s.append(max(0.0, wall_s - timed_s) / len(outcomes))
         self._spare_s = max(0.0, self._spare_s + self._box_s - timed_s)
+
+    def again(self, members: int, *, had_s: float, extra_s: float) -> Share | None:
+        """Return a share of what is left at the end for a group that had a shorter one; None where there is no time.
+
+        `extra_s` is what it took besides its timed work the first time.
+        """
+        left = self._deadline.left()
+        box_s = min(_LONGEST_BOX * self._protocol.time_box * members, _AGAIN_SHARE * left - extra_s)
+        if math.isinf(left) or box_s <= had_s:
+            return None
+        return Share(protocol=shortened(self._protocol, box_s / members), box_s=box_s)
+
+
+def timed_seconds(outcomes: Sequence[Outcome]) -> float:
+    """Return how long the blocks of all of them took."""
+    return sum(sum(block.samples_ns) / 1e9 for each in outcomes if isinstance(each, Run) for block in each.blocks)
 
 
 def shortened(protocol: Protocol, timed_s: float) -> Protocol:

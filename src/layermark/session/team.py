@@ -146,7 +146,7 @@ class Team:
                     self._prepared[0]["timings_s"]["import"] = self._import_s[0]
         return self.running
 
-    def copy(self) -> bool:
+    def build_copy(self) -> bool:
         """Build every program once more, at other places in memory."""
         with self._guarded("build"):
             self._ranks.all("copy")

@@ -204,7 +204,9 @@ class _Training:
         """Find out how long a micro-batch takes, and shorten what is left of the run to what the budget allows."""
         call_plan = self._within_memory(self._left())
         lengths, least = self.plan.lengths, self.plan.stages * self.plan.lengths.replicas
-        found = self.team.tell("seconds_per_batch", micro_batches=min(least, lengths.accumulation * lengths.replicas))
+        with self.team.phases("warm_up"):
+            fewest = min(least, lengths.accumulation * lengths.replicas)
+            found = self.team.tell("seconds_per_batch", micro_batches=fewest)
         if found is None:
             return False
         self.team.ceiling.read()
@@ -238,7 +240,8 @@ class _Training:
         batches = self.call_plan.micro_batches * self.plan.lengths.replicas
         marker = str(self.plan.restore or "")
         expected_s = self._moved_s() + self.team.compile_s
-        found = self.team.tell("begin_training", expected_s=expected_s, micro_batches=batches, marker=marker)
+        with self.team.phases("build"):
+            found = self.team.tell("begin_training", expected_s=expected_s, micro_batches=batches, marker=marker)
         if found is None:
             return False
         self.done = int(found["update"])
@@ -285,7 +288,7 @@ class _Training:
         self.team.note_together()
         if not self.team.running:
             return
-        with self._excluded("taking apart"):
+        with self._excluded("taking apart"), self.team.phases("anatomy"):
             batches = self.call_plan.micro_batches * self.plan.lengths.replicas
             self.anatomy = Anatomy(self.team, batches, self.deadline.left).take()
 
@@ -324,7 +327,8 @@ class _Training:
         rate, updates = self.plan.rate.of_call(call.first), call.last - call.first
         # The first call of a run may have something left to compile.
         expected_s = self._seconds(call) + (0.0 if self.team.blocks else self.team.compile_s)
-        found = self.team.tell("train", expected_s=expected_s, updates=updates, rate=rate)
+        with self.team.phases("timed"):
+            found = self.team.tell("train", expected_s=expected_s, updates=updates, rate=rate)
         if found is None:
             return False
         done = self._told(call, rate, found)
@@ -358,7 +362,7 @@ class _Training:
 
     def _save(self, update: int) -> bool:
         epoch = self.plan.lengths.epoch(update)
-        with self._excluded("checkpoints"):
+        with self._excluded("checkpoints"), self.team.phases("checkpoints"):
             place = str(self.plan.folder)
             found = self.team.tell("save", expected_s=self._moved_s(), folder=place, update=update, epoch=epoch)
         if found is None:

@@ -34,18 +34,37 @@ class SessionWriter:
         self._listener = listener or Listener()
         self.id = _resumed(resume) if resume else _begun(store, specs, protocol, command, machine)
         self.finished_groups = set(resume.finished_groups) if resume else set[str]()
+        self._held: list[dict[str, Any]] = []
         known = store.documents(self.id) if resume else []
         self.documents: list[dict[str, Any]] = [doc for doc in known if doc["group"] in self.finished_groups]
 
-    def append(self, outcome: Outcome) -> dict[str, Any]:
-        """Keep an outcome and return its document."""
+    def append(self, outcome: Outcome, *, hold: bool = False) -> dict[str, Any]:
+        """Keep an outcome and return its document; with `hold`, the listener is told by `release`."""
         document = stats.document(outcome, session=self.id, command=self._command)
         try:
             self._store.append(self.id, outcome, document)
         finally:  # whatever a store lacks by now, the figures are not lost
             self.documents.append(document)
-            self._listener.finished(document)
+            if hold:
+                self._held.append(document)
+            else:
+                self._listener.finished(document)
         return document
+
+    def replace(self, group: str, outcomes: Sequence[Outcome]) -> None:
+        """Keep another attempt at a whole group, which takes the place of the one before."""
+        for outcome in outcomes:
+            document = stats.document(outcome, session=self.id, command=self._command)
+            self._store.append(self.id, outcome, document)
+            for known in (self.documents, self._held):
+                known[:] = [document if each["spec"] == document["spec"] else each for each in known]
+        self.finish_group(group)
+
+    def release(self) -> None:
+        """Tell the listener of what was held back."""
+        held, self._held = self._held, []
+        for document in held:
+            self._listener.finished(document)
 
     def finish_group(self, group: str) -> None:
         """Mark a comparison group complete: a session that goes on later leaves it alone."""

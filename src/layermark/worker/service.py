@@ -43,7 +43,7 @@ class Service:
         methods: dict[str, Callable[..., dict[str, Any]]] = {
             "prepare": self.prepare,
             "piece_times": self.piece_times,
-            "copy": self.copy,
+            "copy": self.build_copy,
             "verify": self.verify,
             "warm_up": self.warm_up,
             "measure": self.measure,
@@ -111,7 +111,7 @@ class Service:
         _loaded(found)
         return {"pieces": found.piece_times(wanted, fed_task(wanted))}
 
-    def copy(self) -> dict[str, Any]:
+    def build_copy(self) -> dict[str, Any]:
         """Build the program once more, beside the earlier ones: the same work at other places in memory.
 
         A copy has no trial of its own, which might choose another way of running it. (How several batches in a call

@@ -114,8 +114,9 @@ def validation(file: Path, argv: list[str]) -> int:
         log.options("arguments.json", typed.values)
         if typed.values["compile_only"]:
             return max(built(first, log, peers) for first, *_ in every)
-        deadlines = ((checkpoints, Deadline(checkpoints[0].budget_s)) for checkpoints in every)
-        return _ended([measure(each, log, until, peers) for checkpoints, until in deadlines for each in checkpoints])
+        shared = ((each, Deadline(each[0].budget_s).shared(len(each))) for each in every)
+        pairs = (pair for checkpoints, shares in shared for pair in zip(checkpoints, shares, strict=True))
+        return _ended([measure(*pair, log, peers) for pair in pairs])
 
     def built(request: ValidationRequest, log: Log, peers: Peers | None) -> int:
         printer = ValidationPrinter(request, log)
@@ -125,7 +126,7 @@ def validation(file: Path, argv: list[str]) -> int:
         return build_only(request.spec, until, printer.say, variables=request.variables, peers=peers)
 
     def measure(
-        request: ValidationRequest, log: Log, until: Deadline, peers: Peers | None
+        request: ValidationRequest, until: Deadline, log: Log, peers: Peers | None
     ) -> tuple[ValidationPrinter, int]:
         printer = ValidationPrinter(request, log)
         return printer, run(request, printer, _command(file, argv), until, peers)

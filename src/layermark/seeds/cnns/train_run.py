@@ -179,7 +179,8 @@ def _trained(job: _Job) -> tuple[Outcome, bool]:
         facts["validation"] = [each.row() for each in after.found]
     facts["excluded_s"] = {**facts["excluded_s"], **after.seconds}
     settings = {**outcome.settings, "training": facts, "seed": dict(job.request.recorded)}
-    return dataclasses.replace(outcome, settings=settings), after.failed
+    wall_s = {**outcome.wall_s, **after.seconds}
+    return dataclasses.replace(outcome, settings=settings, wall_s=wall_s), after.failed
 
 
 def _with_way_on(outcome: Failed, job: _Job) -> Failed:
