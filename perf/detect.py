@@ -37,7 +37,7 @@ FALSE_ALARMS, POWER = 0.01, 0.95
 
 def record(words, starts, rounds):
     """Rates by start and block, the sides in turn, all in one alternation, and the order of their turns."""
-    from layermark.cli.compare import setting
+    from layermark.cli.setting import setting
     from layermark.launch.process import Crew
     from layermark.session.deadline import Deadline
     from layermark.session.head_to_head import start_all

@@ -30,7 +30,7 @@ FOUND, ALARMS = 0.95, 0.02
 
 def record(words, starts, blocks):
     """Rates by start and block of one program, all starts alive at once, and the order of their turns."""
-    from layermark.cli.compare import setting
+    from layermark.cli.setting import setting
     from layermark.launch.process import Crew
     from layermark.session.deadline import Deadline
     from layermark.session.head_to_head import start_all
@@ -91,9 +91,9 @@ def most_rounds(recorded, alive, blocks):
 
 def gates(recorded, count, loss=0.0, rounds=ROUNDS):
     """The findings of gates on a change of this size, every one through the real schedule with its early looks."""
-    from layermark.session.checkouts import LEAST_ROUNDS, ROUND_BLOCKS, SIDES, STARTS, judged
     from layermark.session.deadline import Deadline
     from layermark.session.head_to_head import Rounds, alternate
+    from layermark.session.sides import LEAST_ROUNDS, ROUND_BLOCKS, SIDES, STARTS, judged
     from layermark.spec import Spec
 
     spec, found = Spec(workload="recorded", backend="torch"), []
@@ -118,7 +118,7 @@ def share(findings, *answers):
 
 def judged(name, recorded, count, rounds=ROUNDS):
     """Print what gates on these blocks come to, and return whether both goals were reached."""
-    from layermark.session.checkouts import ROUND_BLOCKS
+    from layermark.session.sides import ROUND_BLOCKS
     from layermark.stats.gate import rounds_needed, visible_loss
 
     lost, equal = gates(recorded, count, LOSS, rounds), gates(recorded, count, 0.0, rounds)

@@ -11,9 +11,9 @@ import pytest
 
 from layermark import cli
 from layermark.cli import launch
-from layermark.cli.compare import _is_setting, setting
 from layermark.cli.parsing import Parser, parse
 from layermark.cli.request import setting_texts
+from layermark.cli.setting import is_setting, setting, settings
 from layermark.errors import UserError
 from layermark.launch.poprun import Options, script_of
 from layermark.options import options_of, read_record
@@ -77,9 +77,12 @@ def understood(argv):
     parser = Parser(prog=f"layermark {name}", description=module.SUMMARY)
     module.configure(parser)
     args = getattr(module, "parse", parse)(parser, rest)
-    if name == "compare" and _is_setting(args.a):
+    if name == "compare" and is_setting(args.a):
         for text in (args.a, args.b):
             setting(text, setting_texts(args))
+    if name == "gate" and not args.base and all(map(is_setting, args.names)):
+        for text in args.names:
+            settings(text, setting_texts(args))
 
 
 def scripts(page):

@@ -15,8 +15,9 @@ from layermark.launch import checkout as checkout_module
 from layermark.launch.checkout import checkout, code_of, project
 from layermark.outcome import Failed
 from layermark.session import deadline
-from layermark.session.checkouts import with_needs
+from layermark.session.sides import with_needs
 from layermark.spec import Protocol
+from layermark.stats.differences import result_differences
 from layermark.stats.gate import (
     Finding,
     finding,
@@ -354,6 +355,37 @@ def test_new_and_missing_measurements_are_told(ask, tmp_path):
     assert "2" == ElementTree.parse(tmp_path / "gate.xml").getroot().attrib["tests"]
 
 
+def test_two_settings_take_turns_and_the_first_runs_twice(ask, monkeypatch):
+    asked = []
+
+    def gate_sides(base, change, *given, **more):
+        asked.append((base, change, more["measurements"]))
+        found = finding(change.spec, verdict(0.9), SAME, 0.03)
+        return found if change.spec.workload == "dense" else finding(change.spec, verdict(1.0), SAME, 0.03)
+
+    monkeypatch.setattr(session, "gate_sides", gate_sides)
+    assert 1 == cli.main(["gate", "dense,lstm --threads 2", "dense,lstm --threads 1", "--backend", "null"])
+    assert [("dense", 2, 1, 2), ("lstm", 2, 1, 2)] == [
+        (base.spec.workload, base.spec.threads, change.spec.threads, count) for base, change, count in asked
+    ]
+    assert all(side.variables == {} for each in asked for side in each[:2])
+
+
+def test_a_setting_against_itself_is_not_slower(layermark):
+    quickly = ("--backend", "null", "--size", 16, "--rounds", 5, "--json")
+    done = layermark("gate", "dense", "dense --threads 1", *quickly)
+    found = json.loads(done.stdout)
+    assert (0, "no slower") == (done.status, found["answer"])
+    assert ([6, 3], [3, 3]) == (found["verdict"]["starts"], found["same"]["starts"])
+
+
+def test_what_was_asked_differently_is_told():
+    a, b = document(), document(spec=a_spec(batch_size=9, params={"size": 2}))
+    assert ["batch_size 4 -> 9", "params.size none -> 2"] == [
+        each for each in result_differences(a, b) if each.startswith(("batch", "params.size"))
+    ]
+
+
 def test_a_larger_loss_may_be_tolerated(ask):
     assert [1, 0] == [ask(f"gate a slow --fail-if-slower {share}")[0] for share in ("5%", "0.15")]
 
@@ -415,7 +447,7 @@ def in_whole_processes(monkeypatch):
 
         def measure_in(root, spec, protocol):
             clock[0] += 10.0
-            made.append(root.name)
+            made.append(spec)
             return document(10.0 + 0.01 * (len(made) % 5))
 
         def refuse(*given, **more):
@@ -423,10 +455,10 @@ def in_whole_processes(monkeypatch):
 
         monkeypatch.setattr(deadline, "Deadline", functools.partial(deadline.Deadline, clock=lambda: clock[0]))
         monkeypatch.setattr(checkout_module, "measure_in", measure_in)
-        monkeypatch.setattr(session, "gate_checkouts", refuse)
+        monkeypatch.setattr(session, "gate_sides", refuse)
         asked = {"protocol": Protocol(), "rounds": 8, "tolerated": 0.03, "listener": session.Listener()}
-        paths = {"base": Path("base"), "change": Path("change")}
-        return _judged(a_spec(), GateRequest(budget_s=budget_s, measurements=1, **asked, **paths)), len(made)
+        base, change = (session.Side(spec=a_spec(), root=Path(name)) for name in ("base", "change"))
+        return _judged(base, change, GateRequest(budget_s=budget_s, measurements=1, **asked)), len(made)
 
     return gated
 
@@ -446,7 +478,7 @@ def test_too_few_rounds_within_the_budget_tell_nothing(in_whole_processes, budge
 
 
 WRONG = [
-    ("gate", "expected --base REF and what to measure, or two sessions or files"),
+    ("gate", "expected --base REF and what to measure, or two settings, sessions or files"),
     ("gate a", "expected --base REF"),
     ("gate a nothing", "unknown session 'nothing'"),
     ("gate a slow --batch-size 3", "leave the settings out, or add --base REF"),
@@ -456,6 +488,9 @@ WRONG = [
     ("gate --base HEAD", "nothing to measure; type a workload"),
     ("gate --base HEAD dense --backend null --rounds 2", "--rounds 2: expected a whole number of at least 5"),
     ("gate --base HEAD dense --backend null", "not a git repository"),
+    ("gate dense a", "cannot compare a setting with a stored session: 'dense' and 'a'"),
+    ("gate dense lstm --backend null", "need the same workloads, one measurement for one; received dense and lstm"),
+    ("gate dense dense --suite quick", "a suite goes with --base REF"),
     ("gate broken.jsonl a", "broken.jsonl:1: not a result (KeyError"),
     ("gate empty.jsonl a", "empty.jsonl: holds no result"),
 ]

@@ -157,7 +157,9 @@ def test_profiles_are_three_files(program, tmp_path):
         return Profile(by_operator(spans), 0.009)
 
     program.profile = profile
-    found = write_profile(program, tmp_path / "new", "dense", 2)
+    graph = task(Spec(workload="conv", backend="null", batch_size=2, threads=1)).graph
+    found = write_profile(program, tmp_path / "new", "dense", 2, graph=graph)
+    assert [node.name for node in graph] == found["nodes"] and len(found["nodes"]) > 1
     assert ["dense.trace.json", "dense.profile.txt", "dense.profile.json"] == [
         path.rsplit("/", 1)[1] for path in found["files"]
     ]

@@ -66,6 +66,16 @@ def test_slow_products_are_counted_and_another_execution_named():
     assert "60% of the time is in 2 convolutions at 33% of the ceiling: try --execution compile" == text
 
 
+def test_where_the_time_is_stands_there_even_where_nothing_is_to_be_changed():
+    rows = [operator(0.012, flops=4_000_000), operator(0.005, ("fc", "relu"), "gemm")]
+    document = profiled(*rows, operator(0.002, (), "copy_", ""), operator(0.001, ("pool",), "pool", ""))
+    assert ["where"] == [each for each in codes(document) if each != "untied"]
+    (text,) = [each["text"] for each in document["profile"]["insights"] if each["code"] == "where"]
+    assert "95% of the time is in 3 of 4 operators: conv1 (conv) 60%, fc and 1 more (gemm) 25%, copy_ 10%" == text
+    (text,) = [each["text"] for each in profiled(operator(0.02))["profile"]["insights"] if each["code"] == "where"]
+    assert "100% of the time is in one operator: conv1 (conv) 100%" == text
+
+
 def test_products_at_the_ceiling_need_less_work():
     assert "near_ceiling" in codes(profiled(operator(0.0205, flops=9_500_000)))
 

@@ -32,6 +32,16 @@ def test_the_tree_adds_up_what_is_below_a_branch():
     ] == [(each.name, each.depth, pytest.approx(each.share)) for each in profiles.tree(found)]
 
 
+def test_the_tree_goes_in_the_graphs_order_however_long_its_parts_take():
+    given = rows(("fc", 4), ("", 3), ("b10/conv", 2), ("b9/sum", 1), ("stem pool", 0.5), ("b9/conv b9/relu", 0.4))
+    order = ["x", "stem", "pool", "b9/conv", "b9/relu", "b9/sum", "b10/conv", "fc"]
+    found = profiled(*given, nodes=order)["profile"]
+    shown = ["stem + pool", "b9", "conv + relu", "sum", "b10", "conv", "fc", "tied to no node"]
+    assert shown == [each.name for each in profiles.tree(found)]
+    of_before = [each.name for each in profiles.tree(profiled(*given)["profile"]) if each.depth == 0]
+    assert ["fc", "tied to no node", "b10", "b9", "stem + pool"] == of_before
+
+
 def test_the_tree_leaves_out_what_is_too_short_to_matter():
     found = profiled(*rows(("b1/conv", 9.95), ("b1/pad", 0.05)))["profile"]
     assert ["b1", "conv"] == [each.name for each in profiles.tree(found)]

@@ -1,5 +1,6 @@
 """The table: everything a result says, in any terminal, and no winner that the noise could have made."""
 
+import dataclasses
 import io
 
 import pytest
@@ -7,10 +8,11 @@ import pytest
 from layermark import stats
 from layermark.outcome import Diagnostic, Failed, Skipped, Verification
 from layermark.report import text
-from layermark.report.model import marks
+from layermark.report.model import build, marks
 from layermark.report.terminal import render, render_verdict
+from layermark.spec import Plan
 
-from .samples import a_run, a_spec
+from .samples import MS, a_run, a_spec, blocks_of
 
 
 def documents_of(*outcomes, floor=0.01):
@@ -44,6 +46,30 @@ def test_the_documents_average_stands_beside_the_rate_where_it_is_asked_for():
     for width in (140, 70):
         (row,) = lines_with(drawn(uneven, width=width, details=("mean_rate",)), "torch/eager", "ok")
         assert {"200", "233"} <= set(row.split())
+
+
+def in_copies(*ms):
+    """A run of several copies, each with its half of four rows in so many milliseconds; a step lasts as the slowest."""
+    (block,) = blocks_of(max(ms), samples=10)
+    block = dataclasses.replace(block, ranks_ns=(tuple(int(each * MS) for each in ms),) * 10)
+    return a_run(spec=a_spec(plan=Plan(replicas=len(ms))), blocks=(block,) * 12)
+
+
+def test_the_rate_of_each_copy_stands_beside_that_of_all():
+    """By hand: 4 rows in 20 ms are 200 a second; of two copies each does 2 of them, in 10 and in 20 ms."""
+    for width in (160, 100):
+        (row,) = lines_with(drawn(in_copies(10.0, 20.0), width=width), "torch/eager x2", "ok")
+        assert "200" in row.split() and "200 + 100" in row
+    assert "each copy" not in drawn(on("torch"))
+    assert "25.0 to 50.0" in drawn(in_copies(*[10.0] * 7, 20.0))
+
+
+def test_the_model_of_a_report_has_the_rates_of_copies():
+    report = build(documents_of(in_copies(10.0, 20.0), on("torch")))
+    place = [column.key for column in report.columns].index("copies")
+    assert ["200 + 100", "-"] == sorted((row.cells[place].text for row in report.measured), reverse=True)
+    keys = [column.key for column in report.columns]
+    assert place == keys.index("throughput") + 1
 
 
 def test_what_quantising_lost_has_a_column_where_something_was_quantised():

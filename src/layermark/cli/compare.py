@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from layermark.cli.parsing import Parser, parse
+from layermark.cli.parsing import Parser
 from layermark.cli.request import (
     BUDGET,
     STORE_HELP,
@@ -21,11 +19,11 @@ from layermark.cli.request import (
     read_protocol,
     setting_texts,
 )
+from layermark.cli.setting import are_settings, check_answers, setting
 from layermark.errors import UserError
 
 if TYPE_CHECKING:
     from layermark.session.compare import Compared
-    from layermark.spec import Spec
     from layermark.stats.pairing import Alone
 
 BUDGET_S = 60.0
@@ -60,43 +58,11 @@ def configure(parser: Parser) -> None:
 
 def execute(args: Namespace, argv: Sequence[str]) -> int:
     """Print one verdict per pair, and what has no partner."""
-    settings = [_is_setting(args.a), _is_setting(args.b)]
-    if any(settings) and not all(settings):
-        raise UserError(f"cannot compare a setting with a stored session: {args.a!r} and {args.b!r}")
-    if all(settings):
+    if are_settings(args.a, args.b):
         _measured(args)
     else:
         _stored(args)
     return 0
-
-
-def setting(text: str, shared: dict[str, str]) -> Spec:
-    """The one spec that a quoted setting and the shared options describe."""
-    from layermark.axes import expand
-
-    parser = Parser(prog="layermark compare", description=SUMMARY)
-    parser.add_argument("workload")
-    add_setting(parser)
-    try:
-        args = parse(parser, shlex.split(text))
-        expansion = expand([args.workload], {**shared, **setting_texts(args)})
-    except (UserError, ValueError) as error:
-        raise UserError(f"setting {text!r}: {error}") from None
-    if len(expansion.specs) != 1:
-        names = ", ".join(sorted({spec.backend for spec in expansion.specs}))
-        raise UserError(
-            f"setting {text!r}: expected one measurement, received {len(expansion.specs)} (backends: {names})"
-        )
-    return expansion.specs[0]
-
-
-def _is_setting(text: str) -> bool:
-    from layermark import registry
-
-    if Path(text).is_file():
-        return False
-    words = text.split()
-    return len(words) > 1 or (bool(words) and words[0] in registry.modules("workloads"))
 
 
 def _measured(args: Namespace) -> None:
@@ -109,11 +75,7 @@ def _measured(args: Namespace) -> None:
     starts, budget_s = read("--starts", integer(MIN_STARTS), args.starts), read_budget(args.budget) or BUDGET_S
     shared = setting_texts(args)
     a, b = setting(args.a, shared), setting(args.b, shared)
-    if a.quantised != b.quantised:
-        raise UserError(
-            f"{a.precision} and {b.precision} give other answers, so neither is just faster; "
-            f"layermark run --precision {a.precision},{b.precision} shows both, and what was lost"
-        )
+    check_answers(a, b)
     protocol = read_protocol(args)
     with open_store(args.store) as store, listening(as_json=False) as listener:
         found = session.compare_settings(

@@ -58,9 +58,9 @@ def import_path(root: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONSAFEPATH": "1"}
 
 
-def measure_in(root: Path, spec: Spec, protocol: Protocol) -> dict[str, Any]:
-    """Measure a spec in a process of its own, with a checkout's code, and return the document."""
-    environment = {**os.environ, **import_path(root)}
+def measure_in(root: Path | None, spec: Spec, protocol: Protocol) -> dict[str, Any]:
+    """Measure a spec in a process of its own, with a checkout's code or the one that runs, and return the document."""
+    environment = {**os.environ, **(import_path(root) if root else {})}
     with tempfile.TemporaryDirectory(prefix="layermark-gate-") as folder:
         answer = Path(folder) / "document.json"
         done = subprocess.run(
@@ -72,14 +72,14 @@ def measure_in(root: Path, spec: Spec, protocol: Protocol) -> dict[str, Any]:
             text=True,
         )
         if done.returncode:
-            raise _failed(done, root)
+            raise _failed(done, root.name if root else spec.workload)
         found: Mapping[str, Any] = json.loads(answer.read_text())
     return dict(found)
 
 
-def _failed(done: subprocess.CompletedProcess[str], root: Path) -> WorkerFailed:
+def _failed(done: subprocess.CompletedProcess[str], what: str) -> WorkerFailed:
     lines = done.stderr.strip().splitlines()
-    return WorkerFailed(f"{root.name}: {lines[-1] if lines else 'ended early'}", "\n".join(lines[-_LOG_LINES:]))
+    return WorkerFailed(f"{what}: {lines[-1] if lines else 'ended early'}", "\n".join(lines[-_LOG_LINES:]))
 
 
 def _git(folder: Path, *arguments: str, wrong: str = "") -> str:

@@ -14,6 +14,8 @@ CONTENDING = ("execution", "formulation", "precision")
 """What of a spec may differ inside a comparison group, beside the backend."""
 DETAILS = ("mean_rate", "memory.peak_rss_bytes")
 """Columns that a terminal shows only where they are asked for."""
+COPIES_SHOWN = 4
+"""The rates of so many copies are told one by one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +57,8 @@ class FilledColumn:
 def filled_columns(documents: Sequence[Document], names: Sequence[str]) -> list[FilledColumn]:
     """The columns that these documents need; `names` are the options that tell rows apart.
 
-    What quantising lost has a column where something was quantised, the session where there are several.
+    What quantising lost has a column where something was quantised, the rates of copies where there are several, and
+    so has the session.
     """
     alike = not any(name in CONTENDING for name in names)
     several = len({each["session"] for each in documents}) > 1
@@ -66,6 +69,7 @@ def filled_columns(documents: Sequence[Document], names: Sequence[str]) -> list[
         _words(_left("precision", shared=True), lambda d: d["spec"]["precision"]),
         _batch(),
         _rate(documents),
+        *([_copies()] if any(map(_copy_rates, documents)) else []),
         _interval(),
         _metric("mean_rate", "mean rate", detail=True),
         _latency(),
@@ -120,6 +124,27 @@ def _rate(documents: Sequence[Document]) -> FilledColumn:
     unit = units.pop() if len(units) == 1 else ""
     column = Column(key=known.tag, header=known.name, help=known.help, unit=unit, better=known.better)
     return FilledColumn(column=column, read=cell)
+
+
+def _copies() -> FilledColumn:
+    """The rates of single copies, beside which the rate is that of all; of many the slowest and the fastest."""
+
+    def cell(document: Document) -> TableCell:
+        rates = _copy_rates(document)
+        if not rates:
+            return TableCell(text=MISSING)
+        told = rates if len(rates) <= COPIES_SHOWN else [min(rates), max(rates)]
+        words = (" + " if told is rates else " to ").join(map(text.human, told))
+        return TableCell(text=words, key=min(rates))
+
+    help = f"median rate of every copy in the same steps, beside the rate of all; of more than {COPIES_SHOWN} the range"
+    return FilledColumn(column=Column(key="copies", header="each copy", help=help, better="higher"), read=cell)
+
+
+def _copy_rates(document: Document) -> list[float]:
+    """The rates of copies that are one rank each; none where there is one alone."""
+    rates = [float(each["rate"]) for each in document.get("ranks") or ()]
+    return rates if 1 < len(rates) == document["spec"].get("plan", {}).get("replicas", 1) else []
 
 
 def _interval() -> FilledColumn:

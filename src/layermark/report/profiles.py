@@ -49,7 +49,7 @@ def whole(profile: Profile) -> bool:
 
 
 def tree(profile: Profile, most: int = TREE_SHOWN, levels: int | None = None) -> list[Branch]:
-    """Return the program as a tree in the order of its operators, with the time of everything below each branch.
+    """Return the program as a tree in the graph's order, with the time of everything below each branch.
 
     A fused row belongs to what its nodes have in common: `b1/conv` and `b1/relu` in one kernel are time of `b1`.
     Of more than `most` branches the deepest are left out first, of one level the shortest; a last branch sums them up.
@@ -67,11 +67,24 @@ def tree(profile: Profile, most: int = TREE_SHOWN, levels: int | None = None) ->
 def _times(profile: Profile) -> dict[Names, float]:
     """The time of everything below each beginning of names."""
     times: dict[Names, float] = {}
-    for row in profile["operators"]:
+    for row in _in_graph_order(profile):
         path = _common(row["node"])
         for depth in range(1, len(path) + 1):
             times[path[:depth]] = times.get(path[:depth], 0.0) + float(row["time_s"])
     return times
+
+
+def _in_graph_order(profile: Profile) -> list[Mapping[str, Any]]:
+    """The operators by the first of their nodes in the graph; what has none, or no known one, comes last.
+
+    Profiles of earlier versions do not have the graph's order: theirs stay as they are.
+    """
+    place = {name: at for at, name in enumerate(profile.get("nodes") or ())}
+
+    def first(row: Mapping[str, Any]) -> int:
+        return min((place[name] for name in row["node"] if name in place), default=len(place))
+
+    return sorted(profile["operators"], key=first)
 
 
 def _branch(name: str, depth: int, time_s: float, total: float) -> Branch:

@@ -1,17 +1,18 @@
 """A session: comparison groups measured one after the other, judged, and stored."""
 
-from layermark.session.checkouts import gate_checkouts
 from layermark.session.compare import compare_settings, compare_stored
 from layermark.session.listener import Listener
 from layermark.session.machine import measure_ceilings, measure_noise
 from layermark.session.run import Interrupted, measure, run_session
+from layermark.session.sides import Side, gate_sides
 
 __all__ = [
     "Interrupted",
     "Listener",
+    "Side",
     "compare_settings",
     "compare_stored",
-    "gate_checkouts",
+    "gate_sides",
     "measure",
     "measure_ceilings",
     "measure_noise",

@@ -15,7 +15,7 @@ from layermark.stats.profile import profile_facts
 from layermark.stats.ranks import rank_facts, scaling
 from layermark.stats.rates import SAMPLES_NEEDED, Interval, latency_ms, mean_rate, sustained, throughput
 
-DERIVED_VERSION = 7
+DERIVED_VERSION = 8
 """Raised whenever the same samples would give another document; the store then derives again."""
 
 _INTERVAL = ("value", "low", "high")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _LOAD = "load"
+_ASKED = ("threads", "backend", "batch_size", "mode", "precision", "params")
 # Trials say how a choice was made, and differ from run to run without meaning.
 _NO_MATTER = ("execution_trial", "execution_choice", "loop_trial")
 _OF_TRAINING = "training"
@@ -29,12 +30,16 @@ def differences(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> lis
 
 def result_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     """Return what is not the same about two results, and could explain why their rates differ."""
-    threads = differences({"threads": a["spec"]["threads"]}, {"threads": b["spec"]["threads"]})
     return [
-        *threads,
+        *differences(_asked(a), _asked(b)),
         *differences(a["settings"], b["settings"]),
         *differences(a["environment"], b["environment"]),
     ]
+
+
+def _asked(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked for and can differ between two results, where the settings do not say what came of it."""
+    return {name: result["spec"].get(name) for name in _ASKED if name not in result["settings"]}
 
 
 def _no_reason(path: Sequence[str], *values: Any) -> bool:

@@ -14,6 +14,8 @@ _HALF = 0.5
 _NEAR = 0.8
 _CONSIDERABLE = 0.15
 _SMALL_CALL_S = 10e-6
+_TOP = 3
+"""So many operators are named as where the time is."""
 _PRODUCTS = ("Conv2d", "Dense", "Recurrent")
 _POINTWISE = ("Norm", "Activation", "Add", "Multiply", "Dropout", "StochasticDepth", "Normalise")
 _MOVES = ("reorder", "transpose", "copy", "contiguous", "to_copy", "pad")
@@ -76,6 +78,16 @@ def _untied(found: _Profile) -> Iterator[Insight]:
         yield Insight("untied", f"{1 - tied:.0%} of the operators' time could not be tied to nodes of the graph")
 
 
+def _where(found: _Profile) -> Iterator[Insight]:
+    """The operators with the most time, whether or not anything is to be changed about them."""
+    longest = sorted(found.rows, key=lambda row: -float(row["time_s"]))[:_TOP]
+    if not found.share(longest):
+        return
+    named = ", ".join(f"{_name(row)} {found.share([row]):.0%}" for row in longest)
+    count = f"{len(longest)} of {len(found.rows)} operators" if len(found.rows) > 1 else "one operator"
+    yield Insight("where", f"{found.share(longest):.0%} of the time is in {count}: {named}")
+
+
 def _products(found: _Profile) -> Iterator[Insight]:
     """Few products with most of the time, far from the ceiling or near to it."""
     heavy: list[Row] = []
@@ -117,7 +129,7 @@ def _small_calls(found: _Profile) -> Iterator[Insight]:
 
 
 _RULES: tuple[Callable[[_Profile], Iterator[Insight]], ...] = (
-    *(_gap, _overhead, _untied),
+    *(_gap, _overhead, _untied, _where),
     *(_products, _pointwise, _moves, _small_calls),
 )
 
@@ -130,6 +142,16 @@ def _counted(rows: Sequence[Row]) -> str:
     kinds = {_WORDS[row["kind"]] for row in rows}
     word = kinds.pop() if len(kinds) == 1 else "layer"
     return f"{len(rows)} {word}{'s' if len(rows) != 1 else ''}"
+
+
+def _name(row: Row) -> str:
+    """The operator and the first of its nodes.
+
+    >>> _name({"operator": "Conv", "node": ["conv1", "relu"]}), _name({"operator": "copy", "node": []})
+    ('conv1 and 1 more (Conv)', 'copy')
+    """
+    first, *more = row["node"] or [""]
+    return f"{first}{f' and {len(more)} more' if more else ''} ({row['operator']})" if first else str(row["operator"])
 
 
 def _ms(seconds: float) -> str:

@@ -36,8 +36,8 @@ def profile_facts(run: Run, step_s: float | None) -> dict[str, Any] | None:
         "tied": tied_s / sum_s if sum_s else None,
         "memory": {"peak_bytes": None, "alive": [], **told.get("memory", {})},
         "files": list(told.get("files", ())),
-        # Profiles of earlier versions have neither.
-        **{name: told[name] for name in ("liveness", "timeline") if name in told},
+        # Profiles of earlier versions have none of these.
+        **{name: told[name] for name in ("liveness", "timeline", "nodes") if name in told},
     }
     found = insights(rows, facts, run.spec, str(run.settings.get("execution", "")))
     return {"operators": rows, **facts, "insights": [_plain(each) for each in found]}

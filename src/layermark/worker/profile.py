@@ -44,6 +44,7 @@ def write_profile(
         "pass_s": found.pass_s,
         "window_s": found.pass_s if found.window_s is None else found.window_s,
         "operators": [row.to_json() for row in rows],
+        "nodes": names,
         "memory": {name: value for name, value in found.memory.items() if name != "over_time"},
         "liveness": _liveness(found, graph, mode, item_bytes),
         "timeline": timeline(trace, batches, names),

@@ -1,4 +1,4 @@
-"""The schedule of `layermark gate --base`: two checkouts of a project in one alternation, one of them twice."""
+"""The schedule of `layermark gate`: two checkouts of a project, or two settings, in one alternation, the base twice."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import dataclasses
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from layermark import stats
 from layermark.devices import cpu
 from layermark.errors import Unsupported, WorkerFailed
+from layermark.launch.checkout import import_path
 from layermark.launch.process import Crew
 from layermark.session.deadline import Deadline
 from layermark.session.head_to_head import (
@@ -41,10 +43,23 @@ LEAST_ROUNDS = 3
 """Rounds before anything is judged."""
 
 
-def gate_checkouts(
-    spec: Spec,
-    base: Mapping[str, str],
-    change: Mapping[str, str],
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """What one side of a gate is: what is measured, and with which code."""
+
+    spec: Spec
+    root: Path | None = None
+    """A checkout of the project; None for the code that runs this."""
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The variables that make a worker import that code."""
+        return import_path(self.root) if self.root else {}
+
+
+def gate_sides(
+    base: Side,
+    change: Side,
     protocol: Protocol,
     tolerated: float,
     *,
@@ -53,15 +68,16 @@ def gate_checkouts(
     listener: Listener | None = None,
     measurements: int = 1,
 ) -> Finding:
-    """Judge a change by starts of both checkouts that take turns block by block, all alive at once.
+    """Judge a change by starts of both sides that take turns block by block, all alive at once.
 
-    `base` and `change` are the variables that make a worker import the code of either; `measurements` is how many the
-    whole gate has. What was timed and turns out not to be right afterwards cannot be told. Raises `Unsupported` where
-    ranks work together or the processes do not fit into memory together, and `WorkerFailed` where one of them cannot be
-    measured, such as a base that is too old to understand what it is told.
+    `measurements` is how many the whole gate has. What was timed and turns out not to be right afterwards cannot be
+    told. Raises `Unsupported` where ranks work together or the processes do not fit into memory together, and
+    `WorkerFailed` where one of them cannot be measured, such as a base that is too old to understand what it is told.
     """
-    check_alternation(spec)
-    _check_memory(spec)
+    for side in (base, change):
+        check_alternation(side.spec)
+    alive = [side for _ in range(STARTS) for side in (base, base, change)]
+    _check_memory([side.spec for side in alive])
     listener = listener or Listener()
     plan = Rounds(blocks=ROUND_BLOCKS, least=LEAST_ROUNDS, most=rounds, sides=len(SIDES))
     deadline = Deadline(budget_s)
@@ -69,14 +85,14 @@ def gate_checkouts(
     with Crew() as crew:
         # Starting is never cut short: what was not started tells nothing.
         shared = Resources.of(crew, Deadline(None), protocol.timeout, protocol.memory_limit)
-        old, new = (dataclasses.replace(shared, variables=each) for each in (base, change))
-        listener.phase(spec, f"starting {len(SIDES) * STARTS} processes")
-        starts = start_all([Team(spec, each) for _ in range(STARTS) for each in (old, old, new)], sides=len(SIDES))
+        listener.phase(change.spec, f"starting {len(alive)} processes")
+        teams = [Team(side.spec, dataclasses.replace(shared, variables=side.variables)) for side in alive]
+        starts = start_all(teams, sides=len(SIDES))
         ready = deadline.now()
         found = alternate(
             turns(starts, plan, listener),
             lambda confidence: judged(
-                spec,
+                change.spec,
                 [each.rates for each in starts],
                 [each.groups for each in starts],
                 tolerated,
@@ -91,11 +107,12 @@ def gate_checkouts(
         return _proven(with_needs(found, tolerated, round_s, ready - began + proofs_s(starts)), starts)
 
 
-def _check_memory(spec: Spec) -> None:
-    count = len(SIDES) * STARTS
-    needed, free = together_bytes(spec, count * needed_bytes(spec), count), cpu.free_memory()
+def _check_memory(alive: Sequence[Spec]) -> None:
+    held = sum(map(needed_bytes, alive))
+    needed = max(together_bytes(spec, held, len(alive)) for spec in set(alive))
+    free = cpu.free_memory()
     if needed > free:
-        text = f"{count} processes need about {needed >> 20} MiB of memory, {free >> 20} MiB are free"
+        text = f"{len(alive)} processes need about {needed >> 20} MiB of memory, {free >> 20} MiB are free"
         raise Unsupported(text, code="memory")
 
 
