@@ -1,7 +1,7 @@
 """One run of `train.py` around its schedule: what is printed and kept whatever goes wrong there."""
 
-from pathlib import Path
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -55,6 +55,8 @@ def test_what_ends_a_run_says_how_to_go_on_from_its_last_checkpoint(
     request = read(f"{TINY} --no-validation --logs-path runs --store {tmp_path / 'kept.db'} {words}")
     assert 1 == train_run.run(request, "command")
     assert f"FAILED: the data are gone{told}\n" in capsys.readouterr().out
+
+
 def test_what_follows_training_is_told_by_phase(monkeypatch):
     run = a_run(settings={"training": {"excluded_s": {"compile": 1.0}}}, wall_s={"timed": 5.0})
     after = SimpleNamespace(seconds={"validation": 3.0}, found=[], failed=False)

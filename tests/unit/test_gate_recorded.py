@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from layermark.session.deadline import Deadline
-from layermark.session.head_to_head import COMPARED, Rounds, alternate, pairs_together
+from layermark.session.head_to_head import COMPARED, Rounds, alternate, starts_per_group
 from layermark.stats import compare_starts
 
 ROOT = Path(__file__).parents[2]
@@ -69,7 +69,7 @@ def test_the_order_of_a_record_is_that_of_its_blocks():
 def test_comparisons_on_a_restless_machine_that_look_after_every_round_raise_no_more_alarms(name):
     rounds, alarms = Rounds(blocks=COMPARED.blocks, least=COMPARED.least, most=16), 0
     blocks = rounds.most * rounds.blocks
-    for sides, groups in PERF.draws(RECORDED[name], GATES, 2, STARTS, blocks, pairs_together(STARTS)):
+    for sides, groups in PERF.draws(RECORDED[name], GATES, 2, STARTS, blocks, starts_per_group(STARTS)):
         done = []
 
         def judge(confidence, sides=sides, groups=groups, done=done):

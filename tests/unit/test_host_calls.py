@@ -10,7 +10,7 @@ import pytest
 from layermark.backends._trace import Span, by_operator, write_trace
 from layermark.backends.base import TRACE_FILE, Profile, Timeline, backend
 from layermark.errors import Unsupported
-from layermark.session.ranks import merged
+from layermark.session.ranks import merge_ranks
 from layermark.session.threads import thread_faults
 from layermark.spec import Spec
 from layermark.worker.host_calls import seconds_per_batch, single_latencies, timed_call
@@ -122,7 +122,7 @@ def as_answer(block, began_ns):
 
 
 def test_copies_last_from_the_first_start_to_the_last_end():
-    found = merged([as_answer(a_block(10), 0), as_answer(a_block(12, busy_threads=3), 5 * MS)])
+    found = merge_ranks([as_answer(a_block(10), 0), as_answer(a_block(12, busy_threads=3), 5 * MS)])
     assert (17 * MS,) == found.samples_ns
     assert ((10 * MS, 12 * MS),) == found.ranks_ns
     assert 5 == found.context["busy_threads"]
@@ -132,12 +132,12 @@ def test_copies_beyond_their_budget_are_found_together():
     """Each alone takes half of the CPUs; only what all of them take tells that there are too many threads."""
     each = a_block(2000, cpu_s=1.9, wall_s=2.0, busy_threads=2.0, cpus=2)
     assert [] == thread_faults(2, [each])
-    both = merged([as_answer(each, 0), as_answer(each, 0)])
+    both = merge_ranks([as_answer(each, 0), as_answer(each, 0)])
     assert ["keeps 4.0 threads busy on a budget of 2"] == [each.text for each in thread_faults(2, [both])]
 
 
 def test_one_copy_is_taken_as_it_is():
-    assert a_block(10) == merged([as_answer(a_block(10), 3)])
+    assert a_block(10) == merge_ranks([as_answer(a_block(10), 3)])
 
 
 def test_a_runtime_without_a_profiler_says_so(program, tmp_path):

@@ -187,7 +187,7 @@ def test_steps_are_told_in_their_order(tmp_path):
 
 def test_unjudged_steps_read_no_ceiling():
     shared = resources()
-    assert stepped(shared, StepPlan(steps=1, batches=1, judged=False)).ceiling is None
+    assert stepped(shared, StepPlan(steps=1, batches=1, reads_ceilings=False)).ceiling is None
 
 
 def test_a_profile_that_cannot_be_had_is_a_note(tmp_path):

@@ -111,7 +111,7 @@ def test_ctrl_c_in_a_second_look_leaves_the_first(session):
 def wide(spec, factor):
     blocks = blocks_of(*(10 * factor**sign for sign in (0, 1, -1) * 4))
     run = a_run(spec=spec, blocks=blocks, precision_goal=0.01)
-    return Measured(group=spec.group, choices=[Choice(spec, spec)], outcomes=[run], box_s=1.0, extra_s=4.0)
+    return Measured(group=spec.group, choices=[Choice(spec, spec)], outcomes=[run], box_s=1.0, overhead_s=4.0)
 
 
 def looked(found, budget_s, measure=lambda choices, share: [Failed(spec=choices[0].runs, reason="")]):
@@ -145,11 +145,11 @@ def test_who_has_settled_or_is_wrong_is_not_measured_again():
     assert 0.0 == settled.widest and [] == looked([settled], 60.0)[0]
     faulty = a_run(spec=SECOND, blocks=run.blocks, precision_goal=0.01, faults=(Diagnostic("wrong_result", "no"),))
     for outcome in (faulty, Failed(spec=SECOND, reason="died")):
-        assert 0.0 == Measured(group="", choices=(), outcomes=[outcome], box_s=1.0, extra_s=1.0).widest
+        assert 0.0 == Measured(group="", choices=(), outcomes=[outcome], box_s=1.0, overhead_s=1.0).widest
 
 
 def test_a_figure_with_one_block_is_the_widest_of_all():
     one = a_run(spec=FIRST, blocks=blocks_of(10.0), precision_goal=0.01)
     assert isinstance(one, Run) and stats.throughput(one.blocks, 4).half_width is None
-    found = Measured(group=FIRST.group, choices=[Choice(FIRST, FIRST)], outcomes=[one], box_s=0.0, extra_s=1.0)
+    found = Measured(group=FIRST.group, choices=[Choice(FIRST, FIRST)], outcomes=[one], box_s=0.0, overhead_s=1.0)
     assert [4, 8] == [size for size, _ in looked([wide(SECOND, 1.5), found], 60.0)[0]]

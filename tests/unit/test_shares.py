@@ -24,8 +24,8 @@ def test_without_a_budget_everybody_has_the_whole_time_box():
     )
 
 
-@pytest.mark.parametrize("extra_s", [1.0, 4.0, 5.0])
-def test_seventy_measurements_in_six_minutes_all_have_their_turn(extra_s):
+@pytest.mark.parametrize("overhead_s", [1.0, 4.0, 5.0])
+def test_seventy_measurements_in_six_minutes_all_have_their_turn(overhead_s):
     clock = Clock()
     deadline = Deadline(360.0, clock=clock)
     shares = Shares(deadline, Protocol(), 70)
@@ -34,8 +34,8 @@ def test_seventy_measurements_in_six_minutes_all_have_their_turn(extra_s):
         assert deadline.left() > 0, number
         assert share.limit_s <= deadline.left()
         timed_s = max(share.box_s, share.least_blocks * share.protocol.block)
-        clock.now += extra_s + timed_s
-        shares.used([a_run(blocks=(a_block(1e3 * timed_s),))], extra_s + timed_s)
+        clock.now += overhead_s + timed_s
+        shares.used([a_run(blocks=(a_block(1e3 * timed_s),))], overhead_s + timed_s)
     assert 0 <= deadline.left() < 20  # and hardly anything is wasted
 
 
@@ -73,7 +73,7 @@ def test_the_timed_work_is_no_extra():
     timed_s = sum(sum(block.samples_ns) for block in run.blocks) / 1e9
     shares = Shares(Deadline(100.0, clock=Clock()), Protocol(), 10)
     shares.used([run], 5.0 + timed_s)
-    assert 5.0 == pytest.approx(shares.extra_s)
+    assert 5.0 == pytest.approx(shares.overhead_s)
 
 
 def test_a_limit_is_the_groups_own():

@@ -6,7 +6,7 @@ from layermark import ops
 from layermark.graph import Builder
 from layermark.laws import Integers
 from layermark.worker.reference_updates import UNITS
-from layermark.worker.training_proof import sign_changes
+from layermark.worker.training_proof import sign_flip_tolerance
 
 
 def network(activation):
@@ -18,10 +18,10 @@ def network(activation):
 
 
 def test_a_program_may_meet_a_change_of_sign_where_the_reference_met_none():
-    assert sign_changes(network("relu"), 0.0, UNITS["32"]) == 5 / math.sqrt(2 * 5000)
-    assert sign_changes(network("relu"), 0.01, UNITS["32"]) == 0.03 + 5 / math.sqrt(2 * 5000)
+    assert sign_flip_tolerance(network("relu"), 0.0, UNITS["32"]) == 5 / math.sqrt(2 * 5000)
+    assert sign_flip_tolerance(network("relu"), 0.01, UNITS["32"]) == 0.03 + 5 / math.sqrt(2 * 5000)
 
 
 def test_float64_meets_none_and_smooth_networks_have_none():
-    assert sign_changes(network("relu"), 0.0, UNITS["64"]) == 0.0
-    assert sign_changes(network("swish"), 0.5, UNITS["32"]) == 0.0
+    assert sign_flip_tolerance(network("relu"), 0.0, UNITS["64"]) == 0.0
+    assert sign_flip_tolerance(network("swish"), 0.5, UNITS["32"]) == 0.0

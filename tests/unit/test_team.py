@@ -22,7 +22,7 @@ from layermark.session.memory import (
 from layermark.session.partials import partials_warnings
 from layermark.session.phases import Phases, build_stages
 from layermark.session.ranks import check_plan, own_cpus, rank_specs
-from layermark.session.readings import unsettled
+from layermark.session.readings import needs_more_readings
 from layermark.session.team import Team
 from layermark.session.threads import over_budget, thread_faults
 from layermark.spec import Plan, Spec
@@ -133,7 +133,7 @@ SUM = {"bytes": 4096, "seconds": 1e-3, "right": True}
 def told(communication):
     """What comes of two connected replicas that tell this of each other."""
     # Who follows says nothing as long as the first rank speaks.
-    team = Team(TOGETHER, resources({"together": {"pipeline": None, "communication": communication}, "follow": {}}))
+    team = Team(TOGETHER, resources({"rank_stats": {"pipeline": None, "communication": communication}, "follow": {}}))
     team._ranks.lead = lambda do, timeout, **given: team._ranks.workers[0].call(do, timeout, **given)
     return through(team)
 
@@ -150,10 +150,10 @@ def test_replicas_that_have_come_to_different_weights_are_a_fault():
 
 
 def test_a_rank_that_dies_while_it_tells_of_the_others_fails_the_team():
-    team = Team(TOGETHER, resources({"together": DEAD}))
+    team = Team(TOGETHER, resources({"rank_stats": DEAD}))
     team._ranks.lead = lambda do, timeout, **given: team._ranks.workers[0].call(do, timeout, **given)
     assert "died" == through(team).code
-    lone = Team(TOGETHER, resources({"together": Unsupported("nothing to tell")}))
+    lone = Team(TOGETHER, resources({"rank_stats": Unsupported("nothing to tell")}))
     lone._ranks.lead = lambda do, timeout, **given: lone._ranks.workers[0].call(do, timeout, **given)
     assert isinstance(through(lone), Run)
 
@@ -491,7 +491,7 @@ def test_one_odd_block_is_no_fault():
     [(1, 0.99, False), (39, 1.01, True), (40, 1.01, False), (7, 100.0, True), (8, 100.0, False)],
 )
 def test_the_ceiling_is_read_again_before_a_rate_is_called_impossible(readings, share, again):
-    assert again == unsettled(readings, share)
+    assert again == needs_more_readings(readings, share)
 
 
 def test_ranks_have_cpus_of_their_own_where_there_are_enough(monkeypatch):

@@ -10,12 +10,12 @@ import pytest
 from layermark.graph import Builder
 from layermark.ops import Dense, Norm
 from layermark.spec import Spec
-from layermark.worker.distance import Comparison, error, length_error, typical_error
+from layermark.worker.distance import Comparison, error, l2_error, rms_error
 from layermark.worker.training_proof import LARGEST, _Proof, scales
 from layermark.worker.verify import calls, judged
 
 SPEC = Spec(workload="dense", backend="null")
-DISTANCES = [error, typical_error, lambda actual, expected: length_error(actual, expected, 1.0)]
+DISTANCES = [error, rms_error, lambda actual, expected: l2_error(actual, expected, 1.0)]
 
 
 @pytest.mark.parametrize("ring", [2, 3, 4, 7])

@@ -38,10 +38,8 @@ class Timeline(NamedTuple):
     done: Sequence[int]
 
 
-_FEW = 8
-"""So many batches are all watched, however short they are."""
-_MOST_BETWEEN_NS = 5_000_000
-"""Of more, some are watched: as few as may be, but no longer after each other than this."""
+_FEW, _MOST_BETWEEN_NS = 8, 5_000_000
+"""So many batches are all watched; of more as few as may be, but no longer after each other than this."""
 _STRIDES = (997, 401, 199, 101, 47, 23, 11, 5)
 """Every how many batches that may be: primes, so that every input of a ring is watched in its turn."""
 
@@ -49,8 +47,7 @@ _STRIDES = (997, 401, 199, 101, 47, 23, 11, 5)
 def one_by_one(calls: Iterator[Callable[[], Result]], batches: int, clock: Clock) -> tuple[Timeline, Result]:
     """Run the next batches, each of which is done when its call returns; return the result of the last, too.
 
-    To look at the clock between two calls costs both of them: up to 3 % of a small layer, were it done for each. Every
-    result but the last is let go at once, so that the next may lie where it lay, in the cache.
+    A look at the clock between two calls costs up to 3 % of a small layer. Results are let go at once to stay in cache.
     """
     handed_over: list[int] = []
     done: list[int] = []

@@ -198,7 +198,7 @@ def _step_plan(script: Script, values: Mapping[str, Any], engine: EngineOptions,
     if report or engine.report:
         profile = ProfileRequest(folder=report_folder(engine), name=script.name.replace("/", "-"))
     if report:
-        return StepPlan(steps=1, batches=1, warm_up=script.family != "popart", profile=profile, judged=False)
+        return StepPlan(steps=1, batches=1, warm_up=script.family != "popart", profile=profile, reads_ceilings=False)
     batches = values.get("batches_per_step", 1)
     return StepPlan(steps=values["steps"], batches=batches, warm_up=script.family != "popart", profile=profile)
 

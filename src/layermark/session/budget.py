@@ -34,7 +34,7 @@ class StepPlan:
     latencies: bool = False
     """Whether single batches are timed separately where the runtime does not tell when each of a call was done."""
     profile: ProfileRequest | None = None
-    judged: bool = True
+    reads_ceilings: bool = True
     """Whether ceilings are read; a single short call says nothing about them."""
 
     alone: int = 0

@@ -18,10 +18,10 @@ from layermark.session.head_to_head import (
     Start,
     alternate,
     finish_starts,
-    pairs_together,
     proofs_s,
     prove_again,
     start_all,
+    starts_per_group,
     take_turns,
     turns,
     verdict,
@@ -123,7 +123,7 @@ def _together(
     (teams,) = parts
     listener.phase(teams[0].spec, f"starting {len(teams)} processes")
     entrants = start_all(teams)
-    plan = dataclasses.replace(COMPARED, together=pairs_together(len(teams) // len(SIDES)))
+    plan = dataclasses.replace(COMPARED, together=starts_per_group(len(teams) // len(SIDES)))
     found = alternate(
         turns(entrants, plan, listener),
         lambda confidence: verdict(entrants, known, confidence),

@@ -122,9 +122,9 @@ def _start(team: Team, deadline: Deadline) -> bool:
 
 
 def _measure(team: Team, requested: StepPlan, cost: Cost, deadline: Deadline, listener: StepListener) -> None:
-    if requested.judged:
+    if requested.reads_ceilings:
         team.ceiling.read()
-    requested = dataclasses.replace(requested, alone=ALONE_SAMPLES if team.copies > 1 else 0)
+    requested = dataclasses.replace(requested, alone=ALONE_SAMPLES if team.concurrent_batches > 1 else 0)
     listener.expected(cost.seconds(requested))
     plan = fit(requested, cost, deadline.left())
     if plan != requested:
@@ -177,7 +177,7 @@ def _timed(team: Team, plan: StepPlan, cost: Cost, deadline: Deadline, listener:
             break
         team.blocks.append(block)
         listener.step(block, team.items_per_batch * plan.step_batches)
-        if plan.judged and index % stride == 0 and team.ceiling.taken_s <= _READING_SHARE * team.timed_s:
+        if plan.reads_ceilings and index % stride == 0 and team.ceiling.taken_s <= _READING_SHARE * team.timed_s:
             team.ceiling.read()
     return team.running
 

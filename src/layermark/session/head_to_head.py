@@ -148,12 +148,12 @@ def groups_of(starts: Sequence[int], order: random.Random, sides: int, together:
     return [order.sample(group, len(group)) for group in groups]
 
 
-def pairs_together(starts: int) -> int:
+def starts_per_group(starts: int) -> int:
     """Return how many starts of either side a group of a comparison holds: two, or as few more as divide them.
 
     With one of each, the starts of a side are never in one group, and little is known of what lies between them.
 
-    >>> [pairs_together(starts) for starts in (3, 4, 6, 7, 9)]
+    >>> [starts_per_group(starts) for starts in (3, 4, 6, 7, 9)]
     [3, 2, 2, 7, 3]
     """
     return next(each for each in range(2, starts + 1) if starts % each == 0)

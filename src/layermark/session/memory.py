@@ -16,7 +16,7 @@ from layermark.session.readings import largest_working_set
 from layermark.session.team import Team
 from layermark.session.team_reference import RANDOM
 from layermark.spec import Spec
-from layermark.worker.oracle import passes, rows_kept, updates_proven
+from layermark.worker.oracle import perturbed_runs, rows_kept, updates_proven
 from layermark.workloads.base import block_bytes, kept_bytes, task
 from layermark.workloads.programs.base import ProgramTask
 
@@ -189,7 +189,7 @@ def reference_bytes(spec: Spec) -> int:
     wide = 2 * int(share * found.activation_bytes(spec.mode))
     copies = _FORWARD_COPIES
     if spec.mode == "train":
-        copies = _DESCENT_COPIES + _ROUNDED_COPIES * passes(found.graph, updates_proven(found.graph))
+        copies = _DESCENT_COPIES + _ROUNDED_COPIES * perturbed_runs(found.graph, updates_proven(found.graph))
     return _WORKER_BYTES + copies * found.weight_bytes + wide
 
 

@@ -177,7 +177,7 @@ class RankGroup:
             return [self.lead("facts", self._resources.deadline.timeout(_FACTS_S))]
         return self.all("facts", _FACTS_S)
 
-    def together(self, blocks: Sequence[Block]) -> dict[str, Any]:
+    def rank_stats(self, blocks: Sequence[Block]) -> dict[str, Any]:
         """Return when stages were at work, and what it takes replicas to share gradients; nothing for lone ranks.
 
         Raises `WorkerFailed` where a rank dies of it.
@@ -187,7 +187,7 @@ class RankGroup:
         batches = _UPDATES_TOLD * self.specs[0].update.micro_batches
         known = [batches * block.samples_ns[0] / 1e9 / block.batches for block in blocks[-1:]]
         try:
-            return self.lead("together", self._resources.wait_s(max(known, default=None)))
+            return self.lead("rank_stats", self._resources.wait_s(max(known, default=None)))
         except Unsupported:
             return {}
 

@@ -121,7 +121,7 @@ def memory_share(ranks: int) -> dict[str, str]:
     return {MEMORY_SHARE: str(total_memory() // ranks)} if ranks > 1 else {}
 
 
-def merged(answers: Sequence[Mapping[str, Any]], one_clock: bool = True) -> Block:
+def merge_ranks(answers: Sequence[Mapping[str, Any]], one_clock: bool = True) -> Block:
     """Return one step of all ranks: from the first that began to the last that was done.
 
     Where ranks have clocks of their own, it is as long as the slowest takes.
@@ -155,7 +155,7 @@ def equally_many(answers: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
     return tuple(latency for each in answers for latency in each["latencies_ns"][:least])
 
 
-def joined(steps: Sequence[Block]) -> Block:
+def concat_steps(steps: Sequence[Block]) -> Block:
     """Return steps of the same size as the samples of one block."""
     names = [name for name in (*_ADDED, "wall_s", "steal_s") if name in steps[0].context]
     context = dict(steps[0].context) | {name: sum(each.context[name] for each in steps) for name in names}

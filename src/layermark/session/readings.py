@@ -175,7 +175,9 @@ class CeilingReadings:
 
     def _may_be_impossible(self, blocks: Sequence[Block]) -> bool:
         rate, ceiling = stats.throughput(blocks, 1), self.record()
-        return bool(rate and ceiling) and unsettled(len(self._reached.flops_per_s), stats.least_share(rate, ceiling))  # type: ignore[arg-type]
+        if not rate or not ceiling:
+            return False
+        return needs_more_readings(len(self._reached.flops_per_s), stats.least_share(rate, ceiling))
 
     def record(self) -> Ceiling | None:
         """Return the readings, with the work of one batch of every rank; None without readings."""
@@ -216,7 +218,7 @@ def largest_working_set() -> int:
     return max(_LARGEST_SET, 4 * cpu.last_level_cache())
 
 
-def unsettled(readings: int, share: float) -> bool:
+def needs_more_readings(readings: int, share: float) -> bool:
     """Whether the ceiling should be read again before a rate at this share of it is called impossible.
 
     On a busy machine a reading can be too low, and many can; but no neighbour takes three quarters of every one.

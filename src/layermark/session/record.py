@@ -33,7 +33,7 @@ def raw_record(team: Team, prepared: Mapping[str, Any], facts: Mapping[str, Any]
         precision_goal=team.precision_goal,
         alone=tuple(team.alone),
         profile=team.profiled,
-        pipeline=team.together.get("pipeline"),
-        communication=team.together.get("communication"),
+        pipeline=team.rank_stats.get("pipeline"),
+        communication=team.rank_stats.get("communication"),
         wall_s={**team.phases.seconds, "ceilings": team.ceiling.taken_s},
     )

@@ -94,7 +94,7 @@ class Resources:
         """Return how long to wait for what should take this long; None for something of unknown length."""
         return self.timeout if expected_s is None else max(self.least_wait_s, _SLOW * expected_s)
 
-    def has_reference(self, spec: Spec, seconds: float) -> bool:
+    def wait_for_reference(self, spec: Spec, seconds: float) -> bool:
         """Wait for a reference, so long at most; return whether there is one, or another reason why there is none."""
         with self.deadline.within(seconds):
             try:

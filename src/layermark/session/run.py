@@ -109,7 +109,7 @@ def _measured(
     others = [uncut[spec.key] for spec in specs if spec.key in uncut]
     members = [spec for spec in specs if spec.key not in uncut]
     if not members:
-        return Measured(group=group, choices=(), outcomes=(), others=others, box_s=0.0, extra_s=0.0)
+        return Measured(group=group, choices=(), outcomes=(), others=others, box_s=0.0, overhead_s=0.0)
     share, began = shares.next(len(members)), time.monotonic()
     choices: list[Choice] = []
     if resources.deadline.left() == 0:
@@ -119,8 +119,10 @@ def _measured(
         choices = [trials.choose(spec, time_to_try=share.trials) for spec in members]
         outcomes = _outcomes(choices, share, resources, listener)
         shares.used(outcomes, time.monotonic() - began)
-    extra_s = max(0.0, time.monotonic() - began - timed_seconds(outcomes))
-    return Measured(group=group, choices=choices, outcomes=outcomes, others=others, box_s=share.box_s, extra_s=extra_s)
+    overhead_s = max(0.0, time.monotonic() - began - timed_seconds(outcomes))
+    return Measured(
+        group=group, choices=choices, outcomes=outcomes, others=others, box_s=share.box_s, overhead_s=overhead_s
+    )
 
 
 def _keep(found: Measured, writer: SessionWriter, *, hold: bool) -> None:

@@ -24,7 +24,7 @@ class Measured:
     """Of members that were never measured."""
     box_s: float
     """Timed work that all of them could use."""
-    extra_s: float
+    overhead_s: float
     """Wall time besides."""
 
     @property
@@ -44,7 +44,7 @@ def look_again(
     What has narrower intervals, or was found wrong, takes the place of what was there.
     """
     for each in sorted(found, key=lambda each: each.widest, reverse=True):
-        share = shares.again(len(each.choices), had_s=each.box_s, extra_s=each.extra_s) if each.widest else None
+        share = shares.again(len(each.choices), had_s=each.box_s, overhead_s=each.overhead_s) if each.widest else None
         if share is None:
             continue
         outcomes = measure(each.choices, share)

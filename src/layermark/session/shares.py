@@ -52,7 +52,7 @@ class Shares:
 
     def __init__(self, deadline: Deadline, protocol: Protocol, measurements: int) -> None:
         self._deadline, self._protocol, self._waiting = deadline, protocol, measurements
-        self._extra_s: list[float] = []
+        self._overhead_s: list[float] = []
         self._box_s, self._spare_s = 0.0, 0.0
 
     def next(self, members: int) -> Share:
@@ -63,34 +63,34 @@ class Shares:
             return Share(protocol=self._protocol, box_s=self._protocol.time_box * members)
         fair = left * members / waiting
         box_s = min(_LONGEST_BOX * self._protocol.time_box, self._protocol.time_box + self._spare_s / members)
-        timed_s = max(0.0, min(box_s, fair / members - self.extra_s))
+        timed_s = max(0.0, min(box_s, fair / members - self.overhead_s))
         self._box_s = min(self._protocol.time_box, timed_s) * members
         return Share(
             protocol=shortened(self._protocol, timed_s),
             box_s=timed_s * members,
             least_blocks=LEAST_BLOCKS if timed_s >= LEAST_BLOCKS * SHORTEST_BLOCK_S else 1,
-            limit_s=max(fair, left - self.extra_s * (waiting - members)),
+            limit_s=max(fair, left - self.overhead_s * (waiting - members)),
             trials=fair / members >= SHORT_SHARE_S,
         )
 
     @property
-    def extra_s(self) -> float:
+    def overhead_s(self) -> float:
         """About how long a measurement takes besides its timed work, from those that were made."""
-        return sum(self._extra_s) / len(self._extra_s) if self._extra_s else _FIRST_GUESS_S
+        return sum(self._overhead_s) / len(self._overhead_s) if self._overhead_s else _FIRST_GUESS_S
 
     def used(self, outcomes: Sequence[Outcome], wall_s: float) -> None:
         """Learn from a group that took so long."""
         timed_s = timed_seconds(outcomes)
-        self._extra_s.append(max(0.0, wall_s - timed_s) / len(outcomes))
+        self._overhead_s.append(max(0.0, wall_s - timed_s) / len(outcomes))
         self._spare_s = max(0.0, self._spare_s + self._box_s - timed_s)
 
-    def again(self, members: int, *, had_s: float, extra_s: float) -> Share | None:
+    def again(self, members: int, *, had_s: float, overhead_s: float) -> Share | None:
         """Return a share of what is left at the end for a group that had a shorter one; None where there is no time.
 
-        `extra_s` is what it took besides its timed work the first time.
+        `overhead_s` is what it took besides its timed work the first time.
         """
         left = self._deadline.left()
-        box_s = min(_LONGEST_BOX * self._protocol.time_box * members, _AGAIN_SHARE * left - extra_s)
+        box_s = min(_LONGEST_BOX * self._protocol.time_box * members, _AGAIN_SHARE * left - overhead_s)
         if math.isinf(left) or box_s <= had_s:
             return None
         return Share(protocol=shortened(self._protocol, box_s / members), box_s=box_s)

@@ -47,7 +47,7 @@ class Team:
         self.alone, self.precision_goal = list[Block](), None  # type: tuple[list[Block], float | None]
         self.phases = Phases()
         self.profiled: Mapping[str, Any] | None = None
-        self.together: Mapping[str, Any] = {}  # what ranks that work together told: `pipeline` and `communication`
+        self.rank_stats: Mapping[str, Any] = {}  # what ranks that work together told: `pipeline` and `communication`
         self._resources = resources
         self._listener = listener or Listener()
         self._ranks = RankGroup(spec, resources)
@@ -55,11 +55,10 @@ class Team:
         self._task = task(self._specs[0])
         self._started, self._import_s = False, list[float]()
         self._prepared: list[dict[str, Any]] = []
-        self._timed = TimedRanks(self._ranks, self.copies, spec.batches_per_step, self.warn)
+        self._timed = TimedRanks(self._ranks, self.concurrent_batches, spec.batches_per_step, self.warn)
         self.reference = TeamReference(self._specs[0], resources, self._guarded)
-        self.ceiling = CeilingReadings(
-            resources, self._specs[0], self._task, copies=self.copies, at_once=self._ranks.at_once, peers=self._peers
-        )
+        among = {"copies": self.concurrent_batches, "at_once": self._ranks.at_once}
+        self.ceiling = CeilingReadings(resources, self._specs[0], self._task, peers=self._peers, **among)
         self.warnings += [*shared_threads(spec), *partials_warnings(spec)]
         if refused := refusal(spec):
             self._fail(refused)
@@ -77,10 +76,10 @@ class Team:
     @property
     def items_per_batch(self) -> int:
         """Items of one batch of every rank; ranks that work together share a batch."""
-        return self._task.items * self.copies
+        return self._task.items * self.concurrent_batches
 
     @property
-    def copies(self) -> int:
+    def concurrent_batches(self) -> int:
         """How many batches are done at the same time: ranks that work together share one."""
         return 1 if self._ranks.connected else self.size
 
@@ -232,7 +231,7 @@ class Team:
 
     def time_alone(self, batches: int = 0) -> None:
         """Time the first rank while the others rest, so that the result can tell what ranks cost each other."""
-        if self.copies == 1 or not self.running or not self._rest():
+        if self.concurrent_batches == 1 or not self.running or not self._rest():
             return
         with self._guarded("timed"):
             self.alone = self._timed.first_alone(batches, ALONE_SAMPLES)
@@ -297,7 +296,7 @@ class Team:
 
     def prove_again(self, copies: int = 1) -> bool:
         """Compare with the reference once more, after the timing; `copies` is how many of the program were timed."""
-        self.note_together()
+        self.collect_rank_stats()
         if not self.running:
             return False
         self._listener.phase(self.spec, "verifying again")
@@ -315,23 +314,23 @@ class Team:
                 self.faults.append(Diagnostic("wrong_result", f"after the timed runs: {each.reason}"))
         return self.running
 
-    def note_together(self) -> None:
+    def collect_rank_stats(self) -> None:
         """Have ranks that work together tell of it, once: what they did last is what was timed.
 
         Replicas that have come to different weights, or whose sums are wrong, are a fault.
         """
-        if self.together or not self.running or self._resources.deadline.left() == 0:
+        if self.rank_stats or not self.running or self._resources.deadline.left() == 0:
             return
         try:
-            self.together = self._ranks.together(self.blocks)
+            self.rank_stats = self._ranks.rank_stats(self.blocks)
         except WorkerFailed as failure:
             self._fail(failure)
             return
-        self.faults += communication_faults(self.together.get("communication") or {})
+        self.faults += communication_faults(self.rank_stats.get("communication") or {})
 
     def finish(self) -> Outcome:
         """Return the outcome and end the ranks."""
-        self.note_together()
+        self.collect_rank_stats()
         if self.outcome is None:
             facts = self._ranks.facts()  # the most memory, before a profiler takes its own
             if "missing" in facts:

@@ -45,7 +45,7 @@ class TeamReference:
         found, now = [False], self._resources.deadline.now
         until = now() + seconds
         with self._guarded("reference"):
-            found = [self._resources.has_reference(each, max(0.0, until - now())) for each in self._specs]
+            found = [self._resources.wait_for_reference(each, max(0.0, until - now())) for each in self._specs]
         return all(found)
 
     def seconds(self, within: float) -> float:

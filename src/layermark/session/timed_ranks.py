@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from layermark.outcome import Block
 from layermark.session.peers import head_start_ns
 from layermark.session.rank_group import RankGroup
-from layermark.session.ranks import begins_late, equally_many, joined, merged
+from layermark.session.ranks import begins_late, concat_steps, equally_many, merge_ranks
 
 TEAM_SAMPLE_S = 0.1
 """A sample of several ranks lasts at least this long, so that starting them together costs little of it."""
@@ -37,7 +37,7 @@ class TimedRanks:
         samples: list[Block] = []
         while sum(each.samples_ns[0] for each in samples) < seconds * 1e9 or len(samples) < 2:
             samples.append(self.step(self.sample_batches, 1, before))
-        return joined(samples)
+        return concat_steps(samples)
 
     def step(self, batches: int, calls: int, before: Sequence[Block]) -> Block:
         """Time one step; `before` are the blocks that were timed already, which tell when a rank has hung."""
@@ -45,7 +45,7 @@ class TimedRanks:
         start = {"start_ns": head_start_ns(self._peers)} if self._copies > 1 else {}
         answers = self._ranks.all("step", batch_s * batches * calls or None, batches=batches, calls=calls, **start)
         one_clock = self._peers is None or self._peers.one_clock
-        found = merged(answers, one_clock=one_clock)
+        found = merge_ranks(answers, one_clock=one_clock)
         if one_clock and not self._told_late and begins_late(answers, found):
             self._told_late = True
             self._warn("late_start", "a rank began late: the ranks were at work together for only a part of a step")

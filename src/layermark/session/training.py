@@ -37,9 +37,8 @@ _PROOF_SHARE = 0.4
 """A proof may take this share of the time left; otherwise there is none, and the result says so."""
 _GUESS_SHARE = 0.15
 """To find out how long a proof takes may take this share of it."""
-_CALL_SHARE = 0.8
+_CALL_SHARE, _READING_SHARE = 0.8, 0.5
 """The calls may take this share of the time left."""
-_READING_SHARE = 0.5
 _COPIES, _SLOW_BYTES_PER_S = 3, 20e6
 """Of the weights, with the optimiser's state; and a disk or a network that is slow."""
 
@@ -285,7 +284,7 @@ class _Training:
 
     def time_parts(self) -> None:
         """Set loading and computing alone beside the rate of both, and divide a step into its parts."""
-        self.team.note_together()
+        self.team.collect_rank_stats()
         if not self.team.running:
             return
         with self._excluded("taking apart"), self.team.phases("anatomy"):

@@ -34,14 +34,14 @@ def error(actual: Array, expected: Array, floor: float = 0.0) -> float:
     return float(np.max(np.abs(_difference(actual, expected)), initial=0.0)) / max(spread(expected), floor, _LEAST)
 
 
-def typical_error(actual: Array, expected: Array, floor: float = 0.0) -> float:
+def rms_error(actual: Array, expected: Array, floor: float = 0.0) -> float:
     """Return the root of the mean square of the differences, as a share of the spread."""
     if not comparable(actual, expected):
         return math.inf
     return math.sqrt(np.mean(np.square(_difference(actual, expected)))) / max(spread(expected), floor, _LEAST)
 
 
-def length_error(actual: Array, expected: Array, scale: float) -> float:
+def l2_error(actual: Array, expected: Array, scale: float) -> float:
     """Return the L2 norm of the difference as a share of a length."""
     if not (comparable(actual, expected) and math.isfinite(scale)):
         return math.inf

@@ -56,7 +56,7 @@ def compute(spec: Spec, path: Path, updates: int = 0) -> None:
     """
     whole = fed_task(spec)
     if spec.mode == "train":
-        answer = trained(spec, whole, updates or updates_proven(whole.graph))
+        answer = expected_updates(spec, whole, updates or updates_proven(whole.graph))
     else:
         answer = _forward(spec, whole)
     with cache.whole(path) as part, part.open("wb") as file:
@@ -72,7 +72,7 @@ def reference_seconds(spec: Spec) -> float:
     reference.gradients(part.graph, weights, fed, arrays)
     taken = time.perf_counter() - began
     batches = updates_proven(whole.graph) * proven_update(spec).micro_batches
-    return taken * spec.batch_size / items * batches * (1 + passes(whole.graph, batches))
+    return taken * spec.batch_size / items * batches * (1 + perturbed_runs(whole.graph, batches))
 
 
 def _forward(spec: Spec, whole: Task) -> dict[str, np.ndarray[Any, Any]]:
@@ -90,7 +90,7 @@ def _forward(spec: Spec, whole: Task) -> dict[str, np.ndarray[Any, Any]]:
     return answer
 
 
-def trained(spec: Spec, whole: Task, updates: int) -> dict[str, np.ndarray[Any, Any]]:
+def expected_updates(spec: Spec, whole: Task, updates: int) -> dict[str, np.ndarray[Any, Any]]:
     """Return how far everything moves by one update, and by several, and how far roundings change that."""
     update = proven_update(spec)
     batches = updates * update.micro_batches
@@ -105,7 +105,7 @@ def trained(spec: Spec, whole: Task, updates: int) -> dict[str, np.ndarray[Any, 
     exact = found.descend(spec.precision)
     others = [
         found.descend(spec.precision, exact.rates, reference_updates.Blur.of(spec.precision, seed))
-        for seed in range(passes(whole.graph, batches))
+        for seed in range(perturbed_runs(whole.graph, batches))
     ]
     return {
         "updates": np.array(updates),
@@ -135,7 +135,7 @@ def _moves(spec: Spec, part: str, rate: float, exact: Arrays, others: list[Array
     return {f"{part}:rate": np.array(rate), **moves, **changes}
 
 
-def passes(graph: Graph, batches: int) -> int:
+def perturbed_runs(graph: Graph, batches: int) -> int:
     """How often the reference descends with roundings: as often as is quickly done, since a sign seldom changes."""
     return int(min(_MOST_PASSES, max(1, _QUICK_FLOPS // (batches * graph.flops("train") or 1))))
 

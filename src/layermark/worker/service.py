@@ -61,7 +61,7 @@ class Service:
             "copy_seconds": self.copy_seconds,
             "profile": self.profile,
             "follow": self.follow,
-            "together": self.together,
+            "rank_stats": self.rank_stats,
             "facts": self.facts,
             "oracle": self.oracle,
             "oracle_seconds": self.oracle_seconds,
@@ -241,7 +241,7 @@ class Service:
         self._ready().follow()
         return {}
 
-    def together(self) -> dict[str, Any]:
+    def rank_stats(self) -> dict[str, Any]:
         """What ranks that work together know of each other's work."""
         return {"pipeline": self._ready().pipeline(), "communication": self._ready().communication()}
 

@@ -13,7 +13,7 @@ from layermark.graph import Graph
 from layermark.ops import Norm
 from layermark.spec import Spec
 from layermark.worker import reference_updates
-from layermark.worker.distance import Array, Comparison, error, length_error
+from layermark.worker.distance import Array, Comparison, error, l2_error
 from layermark.worker.oracle import ALONE, SEVERAL
 from layermark.workloads.base import Task
 
@@ -85,7 +85,7 @@ class _Proof:
         for name, (scale, share) in self._allowed(part).items():
             moved = _moved(before.get(name), after.get(name))
             wanted = self.expected[f"{part}:move:{name}"]
-            yield Comparison(self._named(name, part, when), length_error(moved, wanted, scale), share, "move")
+            yield Comparison(self._named(name, part, when), l2_error(moved, wanted, scale), share, "move")
 
     def _held(self) -> dict[str, Array]:
         return {name: np.array(each) for name, each in {**self.program.weights(), **self.program.state()}.items()}
@@ -115,7 +115,7 @@ class _Proof:
         sizes = scales(graph, moves, self.task.weights(), self._flat(rate))
         shares = {owner: float(self.expected[f"{part}:change:{name}"]) / sizes[owner] for name, owner in owners.items()}
         trained = [share for name, share in shares.items() if graph.parameters[name].trainable]
-        luck = sign_changes(graph, float(np.quantile(trained, _LUCK[part])), self._unit)
+        luck = sign_flip_tolerance(graph, float(np.quantile(trained, _LUCK[part])), self._unit)
         return {name: (sizes[owner], self._share(owner, shares[owner], luck)) for name, owner in owners.items()}
 
     def _share(self, name: str, own: float, luck: float) -> float:
@@ -152,7 +152,7 @@ def _moved(before: Array | None, after: Array | None) -> Array:
     return found
 
 
-def sign_changes(graph: Graph, seen: float, unit: float) -> float:
+def sign_flip_tolerance(graph: Graph, seen: float, unit: float) -> float:
     """Return what changes of sign may do to any tensor, if the reference's own do this to most of them.
 
     `unit` is one rounding of the type; in float64 a change of sign is too rare to be met.

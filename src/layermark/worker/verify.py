@@ -14,7 +14,7 @@ from layermark.graph import Graph
 from layermark.outcome import Verification
 from layermark.spec import QUANTISED, Spec
 from layermark.worker import oracle
-from layermark.worker.distance import Comparison, error, typical_error
+from layermark.worker.distance import Comparison, error, rms_error
 from layermark.worker.training_proof import check_training
 from layermark.workloads.base import Task
 from layermark.workloads.folding import folded, products
@@ -107,7 +107,7 @@ def _check_outputs(program: Program, spec: Spec, task: Task, expected: Arrays) -
     rows = oracle.rows_kept(spec, task.graph)
     allowed = output_tolerance(spec.precision, task.graph, spec.partials)
     floor = 0.0 if spec.values == "random" else _FLOOR
-    distance = typical_error if spec.quantised else error
+    distance = rms_error if spec.quantised else error
     for batches, index in calls(spec, program.least_batches, live=task.stream is not None):
         program.run(batches)
         if index is None:

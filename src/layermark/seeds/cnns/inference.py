@@ -197,7 +197,7 @@ def _step_plan(values: Values, spec: Spec, folder: Path, engine: EngineOptions, 
     latencies = spec.data != "synthetic"
     if values["profile"]:
         profile = ProfileRequest(folder=folder, name=name)
-        return StepPlan(steps=1, batches=batches, latencies=latencies, profile=profile, judged=False)
+        return StepPlan(steps=1, batches=batches, latencies=latencies, profile=profile, reads_ceilings=False)
     report = ProfileRequest(folder=report_folder(engine), name=name) if engine.report else None
     return StepPlan(steps=values["iterations"], batches=batches, dropped=DROPPED, latencies=latencies, profile=report)
 
