@@ -127,6 +127,10 @@ class Browser:
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=name, code=name, windowsVirtualKeyCode=_KEYS[name])
 
+    def point(self, x, y):
+        """Move the mouse to a place in the window."""
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
     def complaints(self):
         """Errors and warnings of the console, and what was thrown."""
         self.evaluate("1")

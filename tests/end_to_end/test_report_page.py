@@ -182,6 +182,54 @@ def test_a_profile_is_drawn_when_it_is_opened(browser, pages):
     assert [] == browser.complaints()
 
 
+def test_every_profile_has_a_link_that_opens_it(browser, pages):
+    browser.size(1280, 900)
+    address = pages("full", lambda: full_documents(8))
+    browser.open(address)
+    links = browser.evaluate("[...document.querySelectorAll('.profile summary a:last-child')].map(a => a.hash)")
+    assert 8 == len(set(links)) == browser.evaluate("document.querySelectorAll('.profile').length")
+    shown = "document.querySelector('.profile[open] .plot')"
+    for link in links:
+        browser.open(address + link)
+        assert [link] == browser.evaluate("[...document.querySelectorAll('.profile[open]')].map(each => '#' + each.id)")
+        assert browser.evaluate(f"{shown} !== null")
+        assert abs(browser.evaluate("document.querySelector('.profile[open]').getBoundingClientRect().top")) < 900
+    # From the panel of a result, too.
+    browser.open(address)
+    browser.evaluate(f"location.hash = {links[3].replace('profile', 'result')!r}")
+    browser.wait("document.querySelector('#panel').open")
+    browser.evaluate("document.querySelector('#panel a[href^=\"#profile-\"]').click()")
+    browser.wait(f"!document.querySelector('#panel').open && {shown} !== null")
+    assert links[3] == browser.evaluate("location.hash")
+    assert [] == browser.complaints()
+
+
+def test_every_bar_of_an_operator_has_a_name(browser, pages):
+    browser.open(pages("full", lambda: full_documents(8)))
+    browser.evaluate(f"{unfolded()}.then(() => 0)")
+    names = browser.evaluate(
+        "[...document.querySelectorAll('.profile svg[role=group] .bar[role=img]')].map(e => e.ariaLabel)"
+    )
+    assert "thread 0: layer0/conv + layer0/bn (Conv), 0.09 ms" == names[0]
+    assert len(names) == browser.evaluate("document.querySelectorAll('.profile .bar').length") > 10
+    assert all(names)
+
+
+@pytest.mark.parametrize("shape", ["#curves .point", "#batch .point", "#lanes .bar[aria-label]"])
+def test_hovering_over_a_plot_shows_its_value(opened, shape):
+    opened.evaluate(f"document.querySelector('{shape}').scrollIntoView({{block: 'center', behavior: 'instant'}})")
+    assert opened.evaluate("document.querySelector('#tip').hidden")
+    box = f"document.querySelector('{shape}').getBoundingClientRect()"
+    at = opened.evaluate(f"(() => {{ const b = {box}; return [b.x + b.width / 2, b.y + b.height / 2] }})()")
+    opened.point(*at)
+    opened.wait("!document.querySelector('#tip').hidden")
+    named = f"document.elementFromPoint({at[0]}, {at[1]}).closest('.point, .bar').getAttribute('aria-label')"
+    told = opened.evaluate("document.querySelector('#tip').textContent")
+    assert opened.evaluate(named) == told and re.search(r"\d", told)
+    opened.point(1, 1)
+    opened.wait("document.querySelector('#tip').hidden")
+
+
 def test_every_number_of_a_row_leads_to_its_samples(opened):
     numbers = f"{ROWS}.slice(0, 40).flatMap(row => [...row.querySelectorAll('td.n')])"
     assert 0 == opened.evaluate(f"{numbers}.filter(cell => cell.innerText !== '-' && !cell.querySelector('a')).length")
@@ -377,7 +425,7 @@ def test_hostile_names_are_text(browser, pages):
         assert "<img src=x" in browser.evaluate(f"document.querySelector({part!r}).textContent"), part
     assert any(
         HOSTILE in each
-        for each in browser.evaluate("[...document.querySelectorAll('[data-tip]')].map(e => e.dataset.tip)")
+        for each in browser.evaluate("[...document.querySelectorAll('.bar[aria-label]')].map(e => e.ariaLabel)")
     )
     browser.evaluate("document.querySelector('#heat a').click()")
     browser.wait("document.querySelector('#panel').open")

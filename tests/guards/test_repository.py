@@ -74,7 +74,7 @@ def test_every_command_is_documented(name: str) -> None:
 
 
 def test_every_command_file_is_a_command() -> None:
-    helpers = {"__init__", "docs", "parsing", "plain", "progress", "request", "stored", "support"}
+    helpers = {"__init__", "docs", "parsing", "plain", "progress", "request", "setting", "stored", "support"}
     folder = ROOT / "src/layermark/cli"
     packages = {path.parent.name for path in folder.glob("*/__init__.py")}
     modules = {path.stem.replace("import_", "import") for path in folder.glob("*.py")}

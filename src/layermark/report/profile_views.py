@@ -34,8 +34,9 @@ def section(found: Sequence[extras.Operators], left_out: int, compared: Sequence
         yield f"{_more(comparison.left_out, 'shorter piece')}</p></details>"
     for place, each in enumerate(found):
         more = f' <span class="quiet">and {each.left_out} more operators</span>' if each.left_out else ""
-        yield f'<details class="profile" data-drawn="profiles {place}"><summary>'
-        yield f'<a href="#result-{e(each.row)}">{e(each.title)}</a>{more}</summary></details>'
+        yield f'<details class="profile" id="profile-{e(each.row)}" data-drawn="profiles {place}"><summary>'
+        yield f'<a href="#result-{e(each.row)}">{e(each.title)}</a>{more} <a class="quiet" '
+        yield f'href="#profile-{e(each.row)}" aria-label="link to this profile">#</a></summary></details>'
     yield "</section>"
 
 

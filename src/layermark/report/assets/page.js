@@ -136,7 +136,7 @@
     tip.style.left = `${Math.max(4, Math.min(x + 12, innerWidth - box.width - 8))}px`;
     tip.style.top = `${y + box.height + 24 > innerHeight ? y - box.height - 10 : y + 16}px`;
   }
-  const hovered = (event) => (event.target.closest ? event.target.closest(".point, [data-tip]") : null);
+  const hovered = (event) => (event.target.closest ? event.target.closest(".point, .bar[aria-label], [data-tip]") : null);
   document.addEventListener("pointermove", (event) => {
     const target = hovered(event);
     if (target) show(target, event.clientX, event.clientY); else tip.hidden = true;
@@ -172,8 +172,9 @@
     return `${digits(value / step)} ${unit}`;
   };
 
-  function drawing(height, label) {
-    return make("svg", { class: "plot wide", viewBox: `0 0 ${WIDE} ${height}`, role: "img", "aria-label": label });
+  // Of an image no part has a name of its own; of a group every part may.
+  function drawing(height, label, role = "img") {
+    return make("svg", { class: "plot wide", viewBox: `0 0 ${WIDE} ${height}`, role, "aria-label": label });
   }
 
   function ticks(svg, end, x, y, words) {
@@ -184,7 +185,7 @@
 
   function lanesPlot(given, label) {
     const named = 90, end = Math.max(...given.lanes.map(([, bars]) => Math.max(0, bars.at(-2) + bars.at(-1)))) || 1;
-    const height = LANE * given.lanes.length + 24, svg = drawing(height, label);
+    const height = LANE * given.lanes.length + 24, svg = drawing(height, label, "group");
     const x = (time) => named + (time / end) * (WIDE - named - 14);
     given.lanes.forEach(([name, bars], row) => {
       const title = make("text", { x: 0, y: row * LANE + 15 }, name.length > 15 ? `${name.slice(0, 14)}...` : name);
@@ -193,7 +194,7 @@
       for (let at = 0; at < bars.length; at += 3) {
         const [place, begin, length] = bars.slice(at, at + 3);
         svg.append(make("rect", { class: `bar b${(at / 3) % 2}`, x: x(begin), y: row * LANE + 2, height: LANE - 4,
-          width: Math.max(0.5, x(begin + length) - x(begin)), "data-tip": `${name}: ${data.pool[place]}, ${digits(length / 1000)} ms` }));
+          width: Math.max(0.5, x(begin + length) - x(begin)), role: "img", "aria-label": `${name}: ${data.pool[place]}, ${digits(length / 1000)} ms` }));
       }
     });
     ticks(svg, end, x, height - 6, (at) => `${digits(at / 1000)} ms`);
@@ -327,6 +328,7 @@
       const words = shown < taken ? `${shown} of ${taken} samples` : `${taken} samples`;
       parts.push(make("h3", {}, `${words}, milliseconds per batch`), samplesPlot(row.samples));
     }
+    if (profileOf(row.id)) parts.push(make("p", {}, make("a", { href: `#profile-${row.id}` }, "Profile: where its time goes")));
     if (row.warnings.length) parts.push(make("h3", {}, "Warnings"), make("ul", { class: "notices" }, ...row.warnings.map((text) => make("li", {}, text))));
     parts.push(...row.facts.flatMap(fact));
     if (row.log) parts.push(make("h3", {}, "Log"), make("pre", {}, row.log));
@@ -338,7 +340,17 @@
     try { return decodeURIComponent(given); } catch { return given; } // such as #%
   }
 
+  const profileOf = (id) => document.getElementById(`profile-${id}`);
+
   function follow() {
+    const profile = /^profile-/.test(fragment()) && document.getElementById(fragment());
+    if (profile) {
+      profile.open = true;
+      drawOnce(profile);
+      if (panel.open) panel.close();
+      profile.scrollIntoView();
+      return;
+    }
     const row = byId.get(fragment().replace(/^result-/, ""));
     if (!row) { if (panel.open) panel.close(); return; }
     panel.replaceChildren(...content(row));
@@ -354,7 +366,7 @@
   });
   // The same link twice changes no hash, so that a click must open the panel by itself.
   document.addEventListener("click", (event) => {
-    const link = event.target.closest && event.target.closest('a[href^="#result-"]');
+    const link = event.target.closest && event.target.closest('a[href^="#result-"], a[href^="#profile-"]');
     if (link && link.getAttribute("href") === location.hash) follow();
   });
   addEventListener("hashchange", follow);
