@@ -92,8 +92,8 @@ def most_rounds(recorded, alive, blocks):
 def gates(recorded, count, loss=0.0, rounds=ROUNDS):
     """The findings of gates on a change of this size, every one through the real schedule with its early looks."""
     from layermark.session.deadline import Deadline
+    from layermark.session.gate import LEAST_ROUNDS, ROUND_BLOCKS, SIDES, STARTS, judged
     from layermark.session.head_to_head import Rounds, alternate
-    from layermark.session.sides import LEAST_ROUNDS, ROUND_BLOCKS, SIDES, STARTS, judged
     from layermark.spec import Spec
 
     spec, found = Spec(workload="recorded", backend="torch"), []
@@ -118,7 +118,7 @@ def share(findings, *answers):
 
 def judged(name, recorded, count, rounds=ROUNDS):
     """Print what gates on these blocks come to, and return whether both goals were reached."""
-    from layermark.session.sides import ROUND_BLOCKS
+    from layermark.session.gate import ROUND_BLOCKS
     from layermark.stats.gate import rounds_needed, visible_loss
 
     lost, equal = gates(recorded, count, LOSS, rounds), gates(recorded, count, 0.0, rounds)

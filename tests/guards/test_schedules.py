@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 SESSION = Path(__file__).parents[2] / "src" / "layermark" / "session"
-SCHEDULES = ("until_settled", "fixed_steps", "training", "head_to_head", "compare", "checkouts")
+SCHEDULES = ("until_settled", "fixed_steps", "training", "head_to_head", "compare", "gate")
 MOST_EQUAL = 5
 """Lines that may be the same, one after the other."""
 

@@ -4,7 +4,7 @@ import pytest
 
 from layermark import stats
 from layermark.errors import Unsupported
-from layermark.session import checkouts, compare
+from layermark.session import compare, gate
 from layermark.session.budget import ProfileRequest, StepPlan
 from layermark.session.fixed_steps import StepListener, measure_fixed_steps
 from layermark.session.head_to_head import finish_starts
@@ -95,9 +95,10 @@ def compared(_, monkeypatch):
 
 
 def gated(_, monkeypatch):
-    found = kept_of(checkouts, monkeypatch)
+    found = kept_of(gate, monkeypatch)
     Crowd(monkeypatch, *[{}, {}, {"measure": a_block((20,) * 10)}] * 3)
-    checkouts.gate_checkouts(SPEC, {}, {}, Protocol(), 0.03, rounds=5, budget_s=0.1)
+    side = gate.Side(spec=SPEC)
+    gate.gate_sides(side, side, Protocol(), 0.03, rounds=5, budget_s=0.1)
     return found
 
 

@@ -15,7 +15,7 @@ from layermark.launch import checkout as checkout_module
 from layermark.launch.checkout import checkout, code_of, project
 from layermark.outcome import Failed
 from layermark.session import deadline
-from layermark.session.sides import with_needs
+from layermark.session.gate import with_needs
 from layermark.spec import Protocol
 from layermark.stats.differences import result_differences
 from layermark.stats.gate import (
