@@ -130,12 +130,16 @@ def verdict(rate, found, *, surely):
 
 
 def parse_options(doc, lists, **numbers):
-    """The options of a table: what its rows are, each a comma list of known words, and how long to compare."""
+    """The options of a table: what its rows are, each a comma list of known words, and how long to compare.
+
+    One that is usually False is a switch.
+    """
     parser = argparse.ArgumentParser(description=doc)
     for name, known in lists.items():
         parser.add_argument(f"--{name}", type=_words(known), default=known, help=f"some of {','.join(known)}")
     for name, (usual, text) in numbers.items():
-        parser.add_argument(f"--{name}", type=type(usual), default=usual, help=f"{text} ({usual})")
+        way = {"action": "store_true"} if usual is False else {"type": type(usual), "help": f"{text} ({usual})"}
+        parser.add_argument(f"--{name}", default=usual, **{"help": text, **way})
     return parser.parse_args()
 
 

@@ -2,7 +2,8 @@
 
 A Layermark worker and the fastest formulation of `native/training/<runtime>.py` time blocks of whole updates (SGD with
 momentum, batch norms and their running statistics) one after the other, until the interval of the ratio of their rates
-is narrow or there are pairs enough. Neither side drops anything at random.
+is narrow or there are pairs enough. Neither side drops anything at random. With `--accumulations` or `--real` the rows
+answer other questions, about Layermark's own steps (`training_parts.py`).
 """
 
 import statistics
@@ -11,6 +12,7 @@ from contextlib import closing
 
 from comparison import HandWrittenProcess, LayermarkWorker, paired_blocks, parse_options, verdict
 from ratios import interval
+from training_parts import accumulation_row, real_row
 
 from layermark.axes import expand
 from layermark.launch.process import Crew
@@ -51,6 +53,15 @@ def measure_row(backend, model, batch, args):
     return reached
 
 
+def parts_row(backend, model, batch, args):
+    """What was asked for instead of a comparison; return whether the goals were reached."""
+    spec = spec_of(backend, model, batch)
+    print(f"{backend:12}{model:18}{batch:>5}", flush=True)
+    counts = [int(each) for each in args.accumulations.split(",") if each]
+    reached = not counts or accumulation_row(spec, counts, args.pairs)
+    return (not args.real or real_row(spec, args.pairs)) and reached
+
+
 def main():
     """Print the table."""
     args = parse_options(
@@ -60,10 +71,14 @@ def main():
         most=(24, "blocks of each side, at most"),
         width=(0.03, "of the interval that is narrow enough"),
         block=(1.0, "seconds of a block"),
+        accumulations=("", "instead: forward and backward per picture with so many micro-batches an update, as 1,8"),
+        real=(False, "instead: training on pictures from TFRecords against loading alone"),
     )
-    print(f"{'runtime':12}{'model':18}{'batch':>5}{'batches/s':>10}  {'Layermark / by hand':31}programs")
+    row = parts_row if args.accumulations or args.real else measure_row
+    if row is measure_row:
+        print(f"{'runtime':12}{'model':18}{'batch':>5}{'batches/s':>10}  {'Layermark / by hand':31}programs")
     rows = [(backend, model, batch) for backend in args.runtimes for model in args.models for batch in args.batches]
-    reached = [measure_row(backend, model, batch, args) for backend, model, batch in rows]
+    reached = [row(*each, args) for each in rows]
     return int(not all(reached))
 
 
