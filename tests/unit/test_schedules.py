@@ -6,7 +6,7 @@ import pytest
 
 from layermark.errors import Unsupported, WorkerFailed
 from layermark.outcome import Failed, Run, Skipped
-from layermark.session import compare, head_to_head, sides
+from layermark.session import compare, gate, head_to_head
 from layermark.session.budget import READINGS, ProfileRequest, StepPlan
 from layermark.session.deadline import Deadline
 from layermark.session.fixed_steps import StepListener, measure_fixed_steps
@@ -522,7 +522,7 @@ class Crowd:
 
     def __init__(self, monkeypatch, *differences):
         self.shared = resources(*differences)
-        for module in (compare, sides):
+        for module in (compare, gate):
             monkeypatch.setattr(module, "Crew", lambda: self)
             monkeypatch.setattr(module.Resources, "of", lambda *_: self.shared)
 
@@ -542,7 +542,7 @@ def compared(spec=SPEC):
 
 
 def gated(spec=SPEC):
-    return sides.gate_sides(sides.Side(spec=SPEC), sides.Side(spec=spec), Protocol(), 0.03, rounds=5, budget_s=0.1)
+    return gate.gate_sides(gate.Side(spec=SPEC), gate.Side(spec=spec), Protocol(), 0.03, rounds=5, budget_s=0.1)
 
 
 def told(run):

@@ -33,10 +33,8 @@ LONG_BUDGET_S = 600.0
 """A shorter budget leaves no time for a second proof."""
 LEAST_CALLS = 2
 """A budget never leaves fewer: the first is dropped."""
-_PROOF_SHARE = 0.4
-"""A proof may take this share of the time left; otherwise there is none, and the result says so."""
-_GUESS_SHARE = 0.15
-"""To find out how long a proof takes may take this share of it."""
+_PROOF_SHARE, _GUESS_SHARE = 0.4, 0.15
+"""A proof may take this share of the time left, or there is none; to find out how long it takes, the other."""
 _CALL_SHARE, _READING_SHARE = 0.8, 0.5
 """The calls may take this share of the time left."""
 _COPIES, _SLOW_BYTES_PER_S = 3, 20e6
