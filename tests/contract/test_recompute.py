@@ -87,6 +87,7 @@ def program_of(name, execution, pictures=16, side=96):
     return backend(name).prepare(spec, task(spec))
 
 
+@pytest.mark.skipif(not FULL, reason="profiles ResNet-50 twice; LAYERMARK_TEST_FULL=1 runs it")
 def test_computing_again_takes_a_third_less_memory_on_torch(tmp_path):
     """What a step of ResNet-50 holds at its worst moment, as torch's profiler counts it, without weights and inputs."""
     peaks = {}

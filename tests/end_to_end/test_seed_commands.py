@@ -31,8 +31,6 @@ AS_TYPED = [
     "tensorflow: python3 lstm_multi.py",
     "tensorflow: python3 rnn.py",
     "tensorflow: python3 dense.py",
-    "tensorflow: python3 hmc.py --steps 5",
-    "tensorflow: python3 lstm.py --steps 5",
     "tensorflow: python3 dense.py --steps 5",
 ]
 SMALL = [
@@ -41,14 +39,17 @@ SMALL = [
     "tensorflow: python3 dense.py --replicas 2",
     """tensorflow: python3 dense.py --size 128 --batch-size 4 --matmul-options '{"partialsType": "half"}'""",
     "tensorflow: python3 grouped_conv.py --train --input-size 112 --stride 3 --filter-in 32 --filter-out 16",
-    "tensorflow: python3 grouped_conv.py --replicas 2",
     "tensorflow: python3 lstm.py --replicas 2",
 ]
 if FULL:  # the same programs, with options that others of the list have
-    AS_TYPED += [f"tensorflow: python3 {name}.py --steps 5" for name in ("grouped_conv", "gru", "lstm_multi", "rnn")]
+    AS_TYPED += [
+        f"tensorflow: python3 {name}.py --steps 5"
+        for name in ("grouped_conv", "gru", "hmc", "lstm", "lstm_multi", "rnn")
+    ]
     SMALL += [
         "tensorflow: python3 grouped_conv.py --batch-size 8 --use-generated-data",
         "tensorflow: python3 grouped_conv.py --block-repeats 20 --group-dim 8",
+        "tensorflow: python3 grouped_conv.py --replicas 2",
         "tensorflow: python3 gru.py --replicas 2",
         "tensorflow: python3 rnn.py --replicas 2",
         "tensorflow: python3 hmc.py --steps 500",
