@@ -40,7 +40,10 @@ VALIDATION = [
 VALIDATION += ["--generated-data", "--batch-size", "100", "--repeat", "2", "--budget", "15s"]
 
 
-@pytest.fixture(params=["mpirun", "builtin"])
+LAUNCHERS = ("mpirun", "builtin")
+
+
+@pytest.fixture(params=LAUNCHERS)
 def poprun(request, layermark, tmp_path):
     """Start a program of the seeds as two instances, on either launcher; afterwards nothing may be left of it."""
     if request.param == "mpirun":
@@ -99,6 +102,10 @@ def of_rank(output, rank):
     return [line.removeprefix(tag) for line in output.splitlines() if line.startswith(tag)]
 
 
+one_launcher = pytest.mark.parametrize("poprun", LAUNCHERS if FULL else ["mpirun"], indirect=True)
+"""For what the program does by itself, whoever started it."""
+
+
 def test_a_layer_has_one_result_of_both_instances(poprun, layermark):
     done = finished(poprun(*DENSE))
     assert 0 == done.status, done.stdout + done.stderr
@@ -111,6 +118,7 @@ def test_a_layer_has_one_result_of_both_instances(poprun, layermark):
     assert any("scaling" in line for line in of_rank(done.stdout, 0))
 
 
+@one_launcher
 def test_inference_prints_in_instance_0_only(poprun, layermark):
     done = finished(poprun(*CNN))
     assert 0 == done.status, done.stdout + done.stderr
@@ -129,6 +137,7 @@ def test_validation_prints_the_rate_of_all_in_every_instance(poprun):
     assert first == second and any("img/sec" in line for line in first)
 
 
+@one_launcher
 def test_replicas_that_were_typed_are_replaced_with_a_warning(poprun):
     done = finished(poprun(*CNN, "--replicas", "4"))
     assert 0 == done.status, done.stdout + done.stderr
@@ -146,6 +155,7 @@ def test_a_wrong_option_is_one_line_an_instance_and_status_2(poprun):
     assert 2 == done.status and "--sizee" in done.stderr
 
 
+@one_launcher
 def test_the_loader_of_all_instances_adds_up(poprun):
     done = finished(
         poprun("pytorch_cnns/host_benchmark", "--data", "generated", "--batch-size", "4", "--budget", "10s")
@@ -186,7 +196,6 @@ def test_other_launchers_start_our_programs_too(launcher, program, layermark, tm
 
 
 PHASES = ("start", "build", "timed")
-LAUNCHERS = ("mpirun", "builtin")
 # In the gate each phase once, on one launcher or the other.
 KILLED = [
     (launcher, phase, (attempt + place) % 2, attempt)
@@ -241,7 +250,7 @@ def test_an_instance_that_hangs_ends_the_job_after_its_time_out(poprun, attempt)
     assert re.search(r"FAILED: instance 1 did not reach .* within", stdout)
 
 
-@pytest.mark.parametrize("poprun", LAUNCHERS if FULL else ["mpirun"], indirect=True)
+@one_launcher
 def test_an_interruption_while_timed_ends_the_job(poprun):
     process, _ = begun(poprun, "timed")
     process.send_signal(signal.SIGINT)
