@@ -265,7 +265,7 @@ class Spec:
     @property
     def key(self) -> str:
         """A short stable name of everything in this record."""
-        return _digest(self._identity())
+        return _digest(self.brief())
 
     @property
     def group(self) -> str:
@@ -274,7 +274,7 @@ class Spec:
         Quantised networks make a group of their own.
         """
         kept = {"precision"} if self.quantised else set()
-        doc = {name: each for name, each in self._identity().items() if name not in COMPARED or name in kept}
+        doc = {name: each for name, each in self.brief().items() if name not in COMPARED or name in kept}
         return _digest(doc | {"plan": {**doc["plan"], "replicas": Plan.replicas}})
 
     @property
@@ -303,7 +303,8 @@ class Spec:
         """The names at which stages begin."""
         return tuple(name.strip() for name in self.pipeline_splits.split(",")) if self.pipeline_splits else ()
 
-    def _identity(self) -> dict[str, Any]:
+    def brief(self) -> dict[str, Any]:
+        """What `to_json` gives without what came later and stands at its default: older releases read it, too."""
         return {name: value for name, value in self.to_json().items() if value != _LATER.get(name)}
 
     def to_json(self) -> dict[str, Any]:
@@ -365,6 +366,10 @@ class Protocol:
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary of the fields."""
         return dataclasses.asdict(self)
+
+    def brief(self) -> dict[str, Any]:
+        """The same without what came later and stands at its default: older releases read it, too."""
+        return {name: value for name, value in self.to_json().items() if (name, value) != ("trial", Protocol.trial)}
 
 
 def types_of(precision: str) -> tuple[str, str]:

@@ -12,6 +12,7 @@ import pytest
 from conftest import CommandLine, Finished
 from layermark.backends.base import backend
 from layermark.devices import cpu
+from needed import FULL
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CALL = re.compile(r"^\[INFO\] Throughput: ([\d.]+) imgs/sec; Latency range: (N/A|[\d.]+\.\.[\d.]+ ms)$", re.M)
@@ -82,6 +83,7 @@ def test_real_pictures(typed, line):
     assert (folder / "log.txt").read_text() == done.stdout
 
 
+@pytest.mark.skipif(not FULL, reason="emulates 16-bit floats; LAYERMARK_TEST_FULL=1 runs it")
 def test_resident_half_precision_without_norms(typed):
     arguments = "--data synthetic --replicas 1 --batch-size 16 --model resnet18 --normlayer none --emulate-half"
     more = ("--device-iteration", 2, "--iterations", 3, "--execution", "eager", "--image-size", 16)
@@ -92,6 +94,7 @@ def test_resident_half_precision_without_norms(typed):
     assert "computing in fp32" not in done.stdout
 
 
+@pytest.mark.skipif(not FULL, reason="emulates 16-bit floats; LAYERMARK_TEST_FULL=1 runs it")
 def test_photographs_in_half_precision_are_proven(typed):
     arguments = "--data real --replicas 1 --batch-size 11 --model efficientnet-b0 --normlayer batch --emulate-half"
     _, _, calls = inferred(typed, arguments, "--device-iteration", 2, "--iterations", 3, "--execution", "eager", *TINY)
@@ -146,6 +149,7 @@ def test_the_environment_asks_for_a_profile(typed, line):
     assert (line.folder / "every" / "resnet18.profile.json").is_file()
 
 
+@pytest.mark.skipif(not FULL, reason="two stages more; LAYERMARK_TEST_FULL=1 runs it")
 def test_a_pipeline_without_a_profile_is_measured_all_the_same(typed, line):
     arguments = "--data synthetic --model resnet18 --iterations 3 --pipeline-splits layer3/0 --execution eager"
     options = json.dumps({"autoReport.all": "true", "autoReport.directory": "every"})

@@ -4,6 +4,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from needed import FULL
+
 # On a clock of its own: the same on every machine, however busy.
 BACKEND = """
 from pathlib import Path
@@ -61,6 +63,7 @@ def test_two_checkouts_take_turns(gate, git):
     assert "dense 3 -> 3.6 ms (+20%)" == case.text.splitlines()[0]
 
 
+@pytest.mark.skipif(not FULL, reason="fifteen whole processes; LAYERMARK_TEST_FULL=1 runs it")
 def test_what_cannot_take_turns_is_measured_in_whole_processes(gate):
     done = gate(slowdown=1.05, most=1)
     assert 1 == done.status, done.stdout

@@ -251,6 +251,7 @@ def assert_trained_together(layermark, done):
     assert (2, 2) == (document["communication"]["replicas"], document["spec"]["plan"]["instances"])
 
 
+@pytest.mark.skipif(not FULL, reason="one door more to the same ranks; LAYERMARK_TEST_FULL=1 runs it")
 def test_two_ranks_by_tf_config_on_one_host(layermark, tmp_path):
     with Ports(2) as ports:
         addresses = ports.addresses()

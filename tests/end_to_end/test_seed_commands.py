@@ -35,11 +35,8 @@ AS_TYPED = [
 ]
 SMALL = [
     "tensorflow: python3 dense.py --train --include-activation --size 256 --batch-size 128",
-    """tensorflow: python3 dense.py --steps 1 --convolution-options '{"availableMemoryProportion": "0.2"}'""",
     "tensorflow: python3 dense.py --replicas 2",
-    """tensorflow: python3 dense.py --size 128 --batch-size 4 --matmul-options '{"partialsType": "half"}'""",
     "tensorflow: python3 grouped_conv.py --train --input-size 112 --stride 3 --filter-in 32 --filter-out 16",
-    "tensorflow: python3 lstm.py --replicas 2",
 ]
 if FULL:  # the same programs, with options that others of the list have
     AS_TYPED += [
@@ -47,6 +44,9 @@ if FULL:  # the same programs, with options that others of the list have
         for name in ("grouped_conv", "gru", "hmc", "lstm", "lstm_multi", "rnn")
     ]
     SMALL += [
+        """tensorflow: python3 dense.py --steps 1 --convolution-options '{"availableMemoryProportion": "0.2"}'""",
+        """tensorflow: python3 dense.py --size 128 --batch-size 4 --matmul-options '{"partialsType": "half"}'""",
+        "tensorflow: python3 lstm.py --replicas 2",
         "tensorflow: python3 grouped_conv.py --batch-size 8 --use-generated-data",
         "tensorflow: python3 grouped_conv.py --block-repeats 20 --group-dim 8",
         "tensorflow: python3 grouped_conv.py --replicas 2",

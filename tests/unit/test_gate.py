@@ -10,13 +10,13 @@ import pytest
 
 from layermark import cli, session, stats
 from layermark.cli.gate import GateRequest, _judged
-from layermark.errors import Unsupported, UserError
+from layermark.errors import Unsupported, UserError, WorkerFailed
 from layermark.launch import checkout as checkout_module
 from layermark.launch.checkout import checkout, code_of, project
 from layermark.outcome import Failed
 from layermark.session import deadline
 from layermark.session.gate import with_needs
-from layermark.spec import Protocol
+from layermark.spec import Protocol, Spec
 from layermark.stats.differences import result_differences
 from layermark.stats.gate import (
     Finding,
@@ -503,6 +503,33 @@ def test_a_wrong_request_is_one_line_and_status_2(ask, tmp_path, line, message):
     done, captured = ask(line)
     assert (2, "", 1) == (done, captured.out, captured.err.count("\n"))
     assert message in captured.err
+
+
+FIRST_RELEASE = """
+class Spec:
+    @staticmethod
+    def from_json(doc):
+        assert not {"norms", "update", "mixing", "loading"} & set(doc), doc
+        return doc
+
+class Protocol:
+    def __init__(self, *, time_box, **others):
+        assert "trial" not in others
+
+def measure(spec, protocol):
+    return {"status": "ok", "spec": spec}
+"""
+
+
+def test_a_checkout_of_the_first_release_is_told_nothing_that_came_later(tmp_path):
+    (tmp_path / "src" / "layermark").mkdir(parents=True)
+    (tmp_path / "src" / "layermark" / "__init__.py").write_text(FIRST_RELEASE)
+    spec = a_spec(batch_size=3)
+    found = checkout_module.measure_in(tmp_path, spec, Protocol())
+    assert ("ok", 3) == (found["status"], found["spec"]["batch_size"])
+    assert spec == Spec.from_json(found["spec"])
+    with pytest.raises(WorkerFailed, match="AssertionError"):  # what was asked for is never left out
+        checkout_module.measure_in(tmp_path, spec.replace(norms="full"), Protocol())
 
 
 def test_a_checkout_is_the_commit_and_leaves_nothing(git, tmp_path):

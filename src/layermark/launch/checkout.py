@@ -65,7 +65,7 @@ def measure_in(root: Path | None, spec: Spec, protocol: Protocol) -> dict[str, A
         answer = Path(folder) / "document.json"
         done = subprocess.run(
             [sys.executable, "-c", _MEASURE, str(answer)],
-            input=json.dumps([spec.to_json(), protocol.to_json()]),
+            input=json.dumps([spec.brief(), protocol.brief()]),
             env=environment,
             cwd=root,
             capture_output=True,

@@ -229,7 +229,7 @@ def begin_prepare(
     """Let ranks build their programs; where they have addresses each is told its `Group`, from rank `first` on."""
     for index, worker in enumerate(workers):
         place = Group(rank=first + index, addresses=tuple(addresses), stages=stages) if addresses else None
-        worker.begin("prepare", spec=spec.to_json(), **({"group": place.to_json()} if place else {}))
+        worker.begin("prepare", spec=spec.brief(), **({"group": place.to_json()} if place else {}))
 
 
 def head_start_ns(peers: Peers | None) -> int:

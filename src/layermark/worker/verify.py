@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from layermark.graph import Graph
 from layermark.outcome import Verification
 from layermark.spec import QUANTISED, Spec
 from layermark.worker import oracle
-from layermark.worker.distance import Comparison, error, rms_error
+from layermark.worker.distance import Array, Comparison, error, rms_error
 from layermark.worker.training_proof import check_training
 from layermark.workloads.base import Task
 from layermark.workloads.folding import folded, products
@@ -112,16 +112,22 @@ def _check_outputs(program: Program, spec: Spec, task: Task, expected: Arrays) -
         program.run(batches)
         if index is None:
             continue
-        outputs = program.outputs()
-        for name in task.graph.outputs:
-            value = outputs.get(name, np.empty(0))
-            if rows is not None and value.size:
-                value = np.take(value, rows, task.graph.batch_axes[name])
-            flat = value.reshape(-1)[oracle.places(spec.seed, name, value.size)]
+        for name, looked_at in _looked_at(program, spec, task, rows).items():
             what = f"{name} of input {index}" + (f", the last of {batches}" if batches > 1 else "")
-            yield Comparison(what, distance(flat, expected[f"{index}:{name}"], floor), allowed)
+            yield Comparison(what, distance(looked_at, expected[f"{index}:{name}"], floor), allowed)
     if spec.quantised:
         yield from _check_products(program, task)
+
+
+def _looked_at(program: Program, spec: Spec, task: Task, rows: Sequence[int] | None) -> dict[str, Array]:
+    """The elements of the outputs that are compared; whole outputs of many gigabytes do not outlive this."""
+    outputs, found = program.outputs(), dict[str, Array]()
+    for name in task.graph.outputs:
+        value = outputs.get(name, np.empty(0))
+        if rows is not None and value.size:
+            value = np.take(value, rows, task.graph.batch_axes[name])
+        found[name] = value.reshape(-1)[oracle.places(spec.seed, name, value.size)]
+    return found
 
 
 def _check_products(program: Program, task: Task) -> Iterator[Comparison]:

@@ -226,13 +226,23 @@ def task(spec: Spec, batch_size: int | None = None) -> Task:
     return workload(spec.workload).task(spec, batch_size or spec.batch_size)
 
 
+_BLOCK = 16
+"""Floats of the widest vector register."""
+
+
 def activation_bytes(graph: Graph, mode: str) -> int:
     """Return a rough upper estimate of a graph's activations in float32.
 
     A backward pass needs every one of them; without it a few times what is live at once, for workspaces.
     """
     kept = sum(math.prod(shape) for shape in graph.shapes.values()) if mode == "train" else graph.most_live
-    return 4 * 3 * kept
+    return 4 * (3 * kept + _blocked_inputs(graph))
+
+
+def _blocked_inputs(graph: Graph) -> int:
+    """Elements of pictures as the CPU's convolutions read them: with as many channels as a vector register holds."""
+    pictures = [op.dims for op in graph.inputs.values() if len(op.dims) == 4 and op.dims[1] < _BLOCK]
+    return sum(math.prod(dims) // dims[1] * _BLOCK for dims in pictures)
 
 
 def kept_bytes(graph: Graph) -> int:
