@@ -4,10 +4,11 @@ import pytest
 
 from layermark import stats
 from layermark.axes import complete
-from layermark.outcome import Diagnostic, Failed, Run
+from layermark.outcome import Diagnostic, Failed, Run, Skipped
 from layermark.session import run as run_module
 from layermark.session import run_session, until_settled
 from layermark.session.deadline import Deadline
+from layermark.session.failure import BUDGET
 from layermark.session.known_trials import Choice
 from layermark.session.listener import Listener
 from layermark.session.run import Interrupted
@@ -146,6 +147,17 @@ def test_who_has_settled_or_is_wrong_is_not_measured_again():
     faulty = a_run(spec=SECOND, blocks=run.blocks, precision_goal=0.01, faults=(Diagnostic("wrong_result", "no"),))
     for outcome in (faulty, Failed(spec=SECOND, reason="died")):
         assert 0.0 == Measured(group="", choices=(), outcomes=[outcome], box_s=1.0, overhead_s=1.0).widest
+
+
+def test_what_its_share_left_without_a_figure_is_first():
+    outcome = Skipped(spec=FIRST, reason="not measured", code=BUDGET)
+    found = Measured(group=FIRST.group, choices=[Choice(FIRST, FIRST)], outcomes=[outcome], box_s=1.0, overhead_s=9.0)
+    assert [4, 8] == [size for size, _ in looked([wide(SECOND, 1.5), found], 60.0)[0]]
+    figure = wide(FIRST, 1.5).outcomes[0]
+    _, documents = looked([found], 60.0, lambda choices, share: [figure])
+    assert ["ok"] == [each["status"] for each in documents]
+    refused = Skipped(spec=FIRST, reason="needs more memory", code="memory")
+    assert 0.0 == Measured(group="", choices=(), outcomes=[refused], box_s=1.0, overhead_s=1.0).widest
 
 
 def test_a_figure_with_one_block_is_the_widest_of_all():

@@ -234,7 +234,7 @@ def test_a_budget_that_ends_between_warm_up_and_the_first_block_skips_and_does_n
 def test_zeros_are_proven_on_random_values_too():
     zeros = SPEC.replace(values="zeros")
     team = ready(zeros)
-    assert ["zeros", "random"] == [worker.asked[0][1]["spec"]["values"] for worker in workers(team)]
+    assert ["zeros", "random"] == [worker.asked[0][1]["spec"].get("values", "random") for worker in workers(team)]
     wrong = Team(zeros, resources({}, {"verify": WRONG}))
     assert wrong.prepare() and not wrong.prove()
     assert "on random values: wrong result" == wrong.finish().faults[0].text

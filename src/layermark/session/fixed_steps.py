@@ -16,6 +16,7 @@ from layermark.session.memory import admit, no_memory_for_proof
 from layermark.session.resources import least_wait_s
 from layermark.session.team import ALONE_SAMPLES, Team
 from layermark.session.team_reference import RANDOM
+from layermark.worker.verify import MANY, calls
 
 _READING_SHARE = 0.5
 """Readings of the ceilings between the steps may take this share of the steps' own time; one is taken in any case."""
@@ -31,8 +32,10 @@ _STEP_MARGIN = 1.5
 _LEAST_UNPROVEN = 4
 """Batches that there is time for in any case where the proof is left out: ceilings, warm-up and a step."""
 _PREPARING = ("start", "import", "build", "trial")
-_REBUILD_MARGIN = 2.0
-"""A program that is built once more for its proof has so much more time than the first one took."""
+_PROOF_MARGIN = 2.0
+"""A proof, for which a program may be built once more, has so much more time than is expected."""
+_PROOF_SHARE, _AT_ONCE = 0.25, (MANY, 8, 4, 2)
+"""Calls of a proof have as many batches as leave it within this share of the time left, or the fewest."""
 _LATENCIES = (0.1, 100)
 """Single batches that are timed separately may take this share of a step, and be so many."""
 
@@ -81,15 +84,32 @@ def _measure_within(team: Team, requested: StepPlan, deadline: Deadline, listene
     if team.running and team.prepare():
         with deadline.at_least(max(least_wait_s(), deadline.share(1.0))):  # without it nobody knows what still fits
             batch_s = team.batch_seconds()
-        proof_s = _LEAST_BATCHES * batch_s + _rebuild_seconds(team)
+        proof_s = _proof_seconds(team, batch_s, deadline) + _rebuild_seconds(team)
         proven = referred and team.running and _has_time_for_proof(team, proof_s, deadline)
         least_batches = _LEAST_BATCHES if proven or not referred else _LEAST_UNPROVEN
         least_s = max(_LEAST_S, least_batches * batch_s)
-        deadline.extend_to_leave(_LEAST_SHARE, least_s + (_REBUILD_MARGIN * _rebuild_seconds(team) if proven else 0.0))
-        if team.running and (not proven or team.prove()):
+        if proven:
+            with deadline.at_least(max(least_s, deadline.share(_LEAST_SHARE), _PROOF_MARGIN * proof_s)):
+                team.prove()
+        if team.running:
             deadline.extend_to_leave(_LEAST_SHARE, least_s)
             cost = Cost(proof_s=team.phases.seconds["proof"], batch_s=batch_s)
             _measure(team, requested, cost, deadline, listener)
+
+
+def _proof_seconds(team: Team, batch_s: float, deadline: Deadline) -> float:
+    """Return about how long the batches of a proof take; where time is short, its calls get fewer of them."""
+    spec = team.spec
+    if spec.mode == "train":
+        return _LEAST_BATCHES * batch_s
+    programs = 1 if spec.values == RANDOM else 2
+    room = _PROOF_SHARE * deadline.left()
+    for most in _AT_ONCE:
+        batches = sum(call.batches for call in calls(spec, 1, live=spec.data == "real", most=most))
+        if programs * batches * batch_s <= room:
+            break
+    team.proven_at_once = most if most < MANY else 0
+    return programs * batches * batch_s
 
 
 def _rebuild_seconds(team: Team) -> float:

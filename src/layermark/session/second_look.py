@@ -1,4 +1,4 @@
-"""What a budget has left at the end goes to the widest intervals: their groups are measured once more, for longer."""
+"""What a budget has left at the end goes to what has no figure for want of time, then to the widest intervals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from layermark import stats
-from layermark.outcome import Outcome, Run
+from layermark.outcome import Outcome, Run, Skipped
+from layermark.session.failure import BUDGET
 from layermark.session.known_trials import Choice
 from layermark.session.shares import Share, Shares
 from layermark.session.writer import SessionWriter
@@ -39,9 +40,10 @@ def look_again(
     measure: Callable[[Sequence[Choice], Share], list[Outcome]],
     writer: SessionWriter,
 ) -> None:
-    """Measure groups that have not settled once more, the widest first, where there is time for longer than before.
+    """Measure groups that have not settled once more, where there is time for longer than before.
 
-    What has narrower intervals, or was found wrong, takes the place of what was there.
+    Those without a figure come first, then the widest. What has narrower intervals, or was found wrong, takes the
+    place of what was there.
     """
     for each in sorted(found, key=lambda each: each.widest, reverse=True):
         share = shares.again(len(each.choices), had_s=each.box_s, overhead_s=each.overhead_s) if each.widest else None
@@ -53,7 +55,9 @@ def look_again(
 
 
 def _unsettled(outcome: Outcome) -> float:
-    """How wide the interval of a figure is where that is more than was asked for; else 0."""
+    """How wide the interval of a figure is where that is more than was asked for, endless without a figure; else 0."""
+    if isinstance(outcome, Skipped) and outcome.code == BUDGET:
+        return math.inf
     if not isinstance(outcome, Run) or outcome.precision_goal is None or _wrong(outcome):
         return 0.0
     rate = stats.throughput(outcome.blocks, outcome.items_per_batch)

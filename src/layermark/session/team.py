@@ -47,6 +47,7 @@ class Team:
         self.alone, self.precision_goal = list[Block](), None  # type: tuple[list[Block], float | None]
         self.phases = Phases()
         self.profiled: Mapping[str, Any] | None = None
+        self.proven_at_once = 0  # batches in a call of the proof at most, where that is to take less time than usual
         self.rank_stats: Mapping[str, Any] = {}  # what ranks that work together told: `pipeline` and `communication`
         self._resources = resources
         self._listener = listener or Listener()
@@ -380,11 +381,14 @@ class Team:
     def _verifications(self, copy: int) -> list[Verification]:
         with self.phases("reference"):
             answer = str(self._resources.oracle.answer(self._specs[0]))
-        return [Verification(**each) for each in self._ranks.all("verify", oracle=answer, copy=copy)]
+        given = {"most": self.proven_at_once} if self.proven_at_once else {}
+        return [Verification(**each) for each in self._ranks.all("verify", oracle=answer, copy=copy, **given)]
 
     def _prove_on_random_values(self) -> None:
         own = self.spec if self._ranks.connected else self._specs[0]
-        found = prove_on_random_values(self.beside(own.replace(values=RANDOM)))
+        beside = self.beside(own.replace(values=RANDOM))
+        beside.proven_at_once = self.proven_at_once
+        found = prove_on_random_values(beside)
         if found:
             self._keep_worst([found])
         if found and not found.ok:

@@ -129,14 +129,14 @@ class Service:
         self._programs.append(program)
         return program
 
-    def verify(self, oracle: str, copy: int = 0) -> dict[str, Any]:
+    def verify(self, oracle: str, copy: int = 0, most: int = 0) -> dict[str, Any]:
         """Compare the program's own results with the oracle's; a program that is no graph proves itself."""
-        from layermark.worker.verify import verify
+        from layermark.worker.verify import MANY, verify
 
         program = self._ready(copy)
         if isinstance(self._task, ProgramTask):
             return dataclasses.asdict(self._task.verify(program))
-        return dataclasses.asdict(verify(program, self._spec, self._task, Path(oracle)))
+        return dataclasses.asdict(verify(program, self._spec, self._task, Path(oracle), most or MANY))
 
     def warm_up(
         self, sample_ns: int = SAMPLE_NS, check: bool = True, batches: int = 0, limit_s: float = WARM_UP_LIMIT_S

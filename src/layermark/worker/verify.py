@@ -52,7 +52,7 @@ _LARGEST_INT8 = 0.9
 # the quantised model, and each must be what was quantised, up to its steps.
 INT8_WEIGHTS = 0.25
 
-_MANY = 16
+MANY = 16
 """A call of the proof has no more batches than this, unless a program needs more of them in flight."""
 
 
@@ -63,27 +63,27 @@ class Call(NamedTuple):
     leaves: int | None
 
 
-def verify(program: Program, spec: Spec, task: Task, path: Path) -> Verification:
-    """Run the program on known inputs and compare; weights and ring are as new afterwards."""
+def verify(program: Program, spec: Spec, task: Task, path: Path, most: int = MANY) -> Verification:
+    """Run the program on known inputs, at most so many a call, and compare; weights and ring are as new afterwards."""
     with np.load(path, allow_pickle=False) as file:
         expected = dict(file)
     weights = task.weights()
     program.load(weights)
-    found = list(_compared(program, spec, task, expected))
+    found = list(_compared(program, spec, task, expected, most))
     program.learning_rate, program.micro_batches = spec.learning_rate, spec.update.micro_batches
     program.load(weights)
     return judged(spec, found)
 
 
-def _compared(program: Program, spec: Spec, task: Task, expected: Arrays) -> Iterator[Comparison]:
+def _compared(program: Program, spec: Spec, task: Task, expected: Arrays, most: int) -> Iterator[Comparison]:
     if spec.mode == "train":
         return check_training(
             program, spec, task, expected, output_tolerance(spec.precision, task.graph, spec.partials)
         )
-    return _check_outputs(program, spec, task, expected)
+    return _check_outputs(program, spec, task, expected, most)
 
 
-def calls(spec: Spec, least: int, *, live: bool) -> list[Call]:
+def calls(spec: Spec, least: int, *, live: bool, most: int = MANY) -> list[Call]:
     """Return the calls of a proof of outputs: first and last input as a batch alone and as the last of several.
 
     No call leaves the outputs that the one before has left, so that one which does nothing is found out. Several are as
@@ -93,7 +93,7 @@ def calls(spec: Spec, least: int, *, live: bool) -> list[Call]:
     last = spec.ring - 1
     if live:
         return [Call(1, 0), Call(last, last)]
-    several = max(2, least, min(spec.batches_per_step, _MANY))
+    several = max(2, least, min(spec.batches_per_step, most))
     walk = [
         Call(1, 0),
         Call(several + (last - several) % spec.ring, last),
@@ -103,12 +103,12 @@ def calls(spec: Spec, least: int, *, live: bool) -> list[Call]:
     return [*walk, *between, Call(1, last)]
 
 
-def _check_outputs(program: Program, spec: Spec, task: Task, expected: Arrays) -> Iterator[Comparison]:
+def _check_outputs(program: Program, spec: Spec, task: Task, expected: Arrays, most: int) -> Iterator[Comparison]:
     rows = oracle.rows_kept(spec, task.graph)
     allowed = output_tolerance(spec.precision, task.graph, spec.partials)
     floor = 0.0 if spec.values == "random" else _FLOOR
     distance = rms_error if spec.quantised else error
-    for batches, index in calls(spec, program.least_batches, live=task.stream is not None):
+    for batches, index in calls(spec, program.least_batches, live=task.stream is not None, most=most):
         program.run(batches)
         if index is None:
             continue
