@@ -231,6 +231,11 @@ def test_a_budget_that_ends_between_warm_up_and_the_first_block_skips_and_does_n
     assert isinstance(found, Skipped) and "budget" == found.code
 
 
+def test_ranks_that_work_together_have_no_profile(tmp_path):
+    with pytest.raises(Unsupported, match="the result has the time of each stage"):
+        Team(TOGETHER, resources()).profile(tmp_path, "any", 1)
+
+
 def test_zeros_are_proven_on_random_values_too():
     zeros = SPEC.replace(values="zeros")
     team = ready(zeros)
