@@ -146,12 +146,18 @@ def _settings(args: Namespace, tolerated: float) -> list[Finding]:
         raise UserError("a suite goes with --base REF; leave it out between two settings")
     first, second = (settings(text, setting_texts(args)) for text in args.names)
     if [each.workload for each in first] != [each.workload for each in second]:
-        told = " and ".join(",".join(each.workload for each in specs) for specs in (first, second))
+        told = " and ".join(map(_told, (first, second)))
         raise UserError(f"two settings of a gate need the same workloads, one measurement for one; received {told}")
     for a, b in zip(first, second, strict=True):
         check_answers(a, b)
     pairs = [(Side(spec=a), Side(spec=b)) for a, b in zip(first, second, strict=True)]
     return _alternated(pairs, read_protocol(args, {"time_box": TIME_BOX}), _limits(args), tolerated)
+
+
+def _told(specs: Sequence[Spec]) -> str:
+    names = list(dict.fromkeys(each.workload for each in specs))
+    count = f" ({len(specs)} measurements)" if len(specs) > len(names) else ""
+    return ",".join(names) + count
 
 
 def _limits(args: Namespace) -> tuple[int, float | None]:
